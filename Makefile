@@ -1,0 +1,59 @@
+# Everything a newcomer needs: `make demo` shows the main job on the sample, `make test` passes the tests.
+# Both set up what they need in $(VENV); Python 3.11 or newer and git are enough.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q
+MARKERS := scale browser cron faults bench
+AS_OF := 2026-11-20T00:00:00Z
+
+.PHONY: help setup demo test lint sample coverage lowest clean $(MARKERS)
+
+help:
+	@echo "make demo      ingest data/sample and show the lift"
+	@echo "make test      all tests that need Python alone"
+	@echo "make lint      ruff and mypy"
+	@echo "make sample    write data/sample anew (seeded)"
+	@echo "make coverage  check the statistics' claims by simulation (minutes)"
+	@echo "make lowest    the tests with the lowest versions that pyproject.toml declares"
+	@echo "make scale | browser | cron | faults | bench   tests that need more than Python"
+
+$(VENV)/ready: pyproject.toml requirements/test.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/test.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+setup: $(VENV)/ready
+
+demo: setup
+	rm -rf .demo
+	$(BIN)/loopstats --lake .demo/lake ingest data/sample
+	$(BIN)/loopstats --lake .demo/lake lift --since 7d --as-of $(AS_OF)
+
+test: setup
+	@echo "not selected here, each has its own target: $(MARKERS)"
+	$(PYTEST)
+
+lint: setup
+	$(BIN)/ruff check pipeline tests
+	$(BIN)/mypy
+
+$(MARKERS): setup
+	$(PYTEST) -o addopts="-ra --strict-markers --strict-config" -m $@
+
+sample: setup
+	$(BIN)/python tests/make_sample.py
+
+coverage: setup
+	$(BIN)/python tests/coverage_claims.py
+
+lowest: requirements/lowest.txt
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(VENV)-lowest/bin/python -m pytest -q
+
+clean:
+	rm -rf .demo .venv .venv-lowest build dist

@@ -1,0 +1,141 @@
+"""Settings: what a person may choose, read from files and validated; rules are not among it.
+
+A room of its own because a wrong key must be an error that names the key and the mend, and because every result is
+reproducible only with the settings that made it (`Settings.digest`). Files, each overriding the one before: built in
+(the experiment of the packaged sample), the user's `loopstats.toml`, `./loopstats.toml`, `--config FILE`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loopstats import rule
+from loopstats.errors import UsageError
+
+HOUR_US = 3_600_000_000
+KINDS = frozenset({"edit", "verify", "execute", "communicate", "operate", "research", "read", "plan", "wait"})
+DEFAULT_N_STAR = 200
+DEFAULT_MATURITY_HOURS = 24
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment: the salt is a secret until it ends, the share is the treated one in basis points."""
+
+    name: str
+    salt: str
+    share_bp: int = rule.SHARE_BP_DEFAULT
+    n_star: int = DEFAULT_N_STAR
+
+    @property
+    def salt_id(self) -> str:
+        """What the logs carry instead of the salt."""
+        return rule.salt_id(self.salt)
+
+
+SAMPLE = Experiment("sample", "loopstats-sample", 5000, 400)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that a result depends on beside the lake, the rule and the as-of."""
+
+    experiments: Mapping[str, Experiment] = field(default_factory=lambda: {SAMPLE.name: SAMPLE})
+    maturity_us: int = DEFAULT_MATURITY_HOURS * HOUR_US
+    tool_rows: Mapping[str, str] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+    @property
+    def salts(self) -> dict[str, tuple[str, int]]:
+        """salt_id -> (salt, treated share in basis points)."""
+        return {e.salt_id: (e.salt, e.share_bp) for e in self.experiments.values()}
+
+    @property
+    def rule_digest(self) -> str:
+        """Digest of the rule with the user's own tool rows."""
+        return rule.digest(dict(self.tool_rows))
+
+    @property
+    def derived_digest(self) -> str:
+        """Digest of what the derived tables depend on; a change makes all of them anew."""
+        parts = {
+            "rule": self.rule_digest, "maturity_us": self.maturity_us,
+            "salts": sorted((e.salt_id, e.share_bp) for e in self.experiments.values()),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def load(path: Path | None = None, user_path: Path | None = None, folder: Path | None = None) -> Settings:
+    """Settings of the given files; a named `path` must exist, the others may."""
+    merged: dict[str, Any] = {}
+    used: list[str] = []
+    for candidate in (user_path, folder / "loopstats.toml" if folder else None):
+        if candidate is not None and candidate.is_file():
+            _merge(merged, _read(candidate), candidate, used)
+    if path is not None:
+        if not path.is_file():
+            raise UsageError(f"{path}: no such configuration file")
+        _merge(merged, _read(path), path, used)
+    return _settings(merged, tuple(used))
+
+
+def _merge(merged: dict[str, Any], data: dict[str, Any], path: Path, used: list[str]) -> None:
+    for section, value in data.items():
+        if isinstance(value, dict):
+            merged.setdefault(section, {}).update(value)
+        else:
+            merged[section] = value
+    used.append(str(path))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid TOML ({error})") from error
+    known = {"experiment", "tools", "maturity_hours", "hook", "segments", "prices", "lake"}
+    for key in data:
+        if key not in known:
+            raise UsageError(f"{path}: unknown key {key!r}; known are {', '.join(sorted(known))}")
+    return data
+
+
+def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
+    experiments = {SAMPLE.name: SAMPLE}
+    sections = data.get("experiment", {})
+    if not isinstance(sections, dict):
+        raise UsageError("experiment: write [experiment.NAME] with salt, share_bp and n_star")
+    for name, section in sections.items():
+        experiments[name] = _experiment(name, section)
+    hours = data.get("maturity_hours", DEFAULT_MATURITY_HOURS)
+    if not isinstance(hours, (int, float)) or isinstance(hours, bool) or not 0 < hours <= 24 * 365:
+        raise UsageError(f"maturity_hours: a number of hours from 0 to 8760 is needed, not {hours!r}")
+    tools = data.get("tools", {})
+    if not isinstance(tools, dict):
+        raise UsageError("tools: write [tools] with lines such as my_tool = \"execute\"")
+    for tool, kind in tools.items():
+        if kind not in KINDS:
+            raise UsageError(f"tools.{tool}: {kind!r} is no kind; use one of {', '.join(sorted(KINDS))}")
+    return Settings(experiments, round(hours * HOUR_US), dict(tools), sources)
+
+
+def _experiment(name: str, section: Any) -> Experiment:
+    if not isinstance(section, dict):
+        raise UsageError(f"experiment.{name}: write [experiment.{name}] with salt, share_bp and n_star")
+    for key in section:
+        if key not in ("salt", "share_bp", "n_star"):
+            raise UsageError(f"experiment.{name}.{key}: unknown key; known are salt, share_bp, n_star")
+    salt, share, n_star = section.get("salt"), section.get("share_bp", rule.SHARE_BP_DEFAULT), section.get("n_star", DEFAULT_N_STAR)
+    if not isinstance(salt, str) or "|" in salt:
+        raise UsageError(f"experiment.{name}.salt: a text without '|' is needed")
+    if not isinstance(share, int) or isinstance(share, bool) or not 0 < share < 10_000:
+        raise UsageError(f"experiment.{name}.share_bp: a whole number from 1 to 9999 is needed, not {share!r}")
+    if not isinstance(n_star, int) or isinstance(n_star, bool) or n_star < 10:
+        raise UsageError(f"experiment.{name}.n_star: a whole number from 10 on is needed, not {n_star!r}")
+    return Experiment(name, salt, share, n_star)

@@ -1,0 +1,71 @@
+"""What can go wrong, and the exit code that says so.
+
+A room of its own because every layer raises these and only `cli.py` turns them into an exit code. Bad *input* is not
+an error: it becomes a row in `rejects`. What stands here is a broken machine, a wrong call or a damaged lake, and each
+message names the file or value and the mend.
+"""
+
+from __future__ import annotations
+
+OK = 0
+INTERNAL = 1
+USAGE = 2
+NOTHING = 3
+TOO_MANY_REJECTS = 4
+FINDING = 5
+IO = 74
+LOCKED = 75
+INTERRUPT = 130
+
+
+class LoopstatsError(Exception):
+    """Base of all errors that have a documented exit code; `str()` is one line for a person."""
+
+    exit_code = INTERNAL
+
+
+class UsageError(LoopstatsError):
+    """A wrong argument, a missing path, a configuration of the wrong shape."""
+
+    exit_code = USAGE
+
+
+class NothingError(LoopstatsError):
+    """The question was right, and nothing in the lake matches it."""
+
+    exit_code = NOTHING
+
+
+class RejectsError(LoopstatsError):
+    """More records were rejected than `--max-rejects` allows."""
+
+    exit_code = TOO_MANY_REJECTS
+
+
+class LakeError(LoopstatsError):
+    """The lake is damaged or of another version; the message says how to mend it."""
+
+    exit_code = FINDING
+
+
+class StorageError(LoopstatsError):
+    """Disk full, read-only, or another I/O error of the lake."""
+
+    exit_code = IO
+
+
+class LockedError(LoopstatsError):
+    """Another writer holds the lake; trying again later is safe."""
+
+    exit_code = LOCKED
+
+
+class Reject(Exception):
+    """Raised by a format for one record that it cannot use; becomes a row of `rejects`, never a crash.
+
+    `reason` is a short machine-readable word such as `not_an_object`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,478 @@
+"""The door for log formats: what a format is given, and the one way in which it may hand facts on.
+
+A format is one file: a `Format` that recognises a file by its content and a `Reader` that walks its records. A reader
+never sees the lake and never keeps text: it calls `Emit`, and `Emit` asks the ruler (`rule.py`) for kind, target and
+class and lets only those go on, so that privacy and the meaning of a step are decided in one place for all formats.
+Formats are found by the entry-point group `loopstats.formats`; a stranger's package can add one without touching
+another.
+
+Times may be given as ISO text (with or without zone: without is UTC), epoch seconds, milliseconds, microseconds or
+nanoseconds (told apart by size) or None; they are never invented.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from loopstats import rule
+from loopstats.errors import Reject, UsageError
+
+INT64 = 1 << 63
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FARTHEST_US = 253_402_300_799_000_000
+
+TRANSCRIPT, SPOOL, EXPORT = 0, 1, 2
+
+
+class Head:
+    """What a format may look at to recognise a file: the name, the first bytes and the first records.
+
+    `text` is the start of the (decompressed) content; `records` the JSON objects among the first 20 lines; `document`
+    the whole file parsed as one JSON value, or None where it is not one or the file is JSON Lines.
+    """
+
+    def __init__(self, name: str, text: str, records: list[dict[str, Any]], document: Any = None, is_zip: bool = False) -> None:
+        self.name = name
+        self.text = text
+        self.records = records
+        self.document = document
+        self.is_zip = is_zip
+
+
+class Source:
+    """The file being read: `path` for reports and for looking up companions (never for identities), `name` its last part."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.name = path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+class Reader:
+    """Walks the records of one source. State that later lines need lives in `self.state`, plain JSON, and is small."""
+
+    def __init__(self, source: Source, state: dict[str, Any] | None = None) -> None:
+        self.source = source
+        self.state: dict[str, Any] = state or {}
+
+    def read(self, record: dict[str, Any], emit: Emit) -> None:
+        """Hand on the facts of one JSON Lines record; raise `Reject` where it cannot be used."""
+        raise NotImplementedError
+
+    def read_document(self, document: Any, emit: Emit) -> None:
+        """Hand on the facts of a whole container; call `emit.at(n)` before each of its records, from 1."""
+        raise NotImplementedError
+
+
+class Format:
+    """One agent's log format. Subclass, set the class variables, and name it in the entry-point group.
+
+    `unit`: `line` (JSON Lines, read on from where the last run stopped) or `container` (read whole when it changed).
+    `rank`: TRANSCRIPT, SPOOL or EXPORT; of two sources of one call the lower wins.
+    `needs_chain`: the records have no ids of their own, so that `emit.chain` (position-aware) must stand in.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = "line"
+    rank: ClassVar[int] = TRANSCRIPT
+    is_experimental: ClassVar[bool] = False
+    needs_chain: ClassVar[bool] = False
+
+    def matches(self, head: Head) -> int:
+        """How surely this is the format: 0 not at all, 100 without doubt. Decide by content, not by name."""
+        raise NotImplementedError
+
+    def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
+        """A reader of `source`, going on from `state`."""
+        raise NotImplementedError
+
+    def load(self, data: bytes) -> Any:
+        """Container formats that are not one JSON value (archives, Markdown) parse the bytes here."""
+        raise Reject("not_json")
+
+
+def text_of(value: Any, depth: int = 0) -> str:
+    """The text of a result in any of its usual forms: a string, a list of parts, an object with a text in it."""
+    if isinstance(value, str):
+        return value
+    if value is None or depth > 6:
+        return ""
+    if isinstance(value, list):
+        return "\n".join(part for part in (text_of(item, depth + 1) for item in value) if part)
+    if isinstance(value, dict):
+        for key in ("text", "content", "output", "stdout", "error", "message", "result"):
+            if isinstance(value.get(key), (str, list, dict)) and value[key]:
+                return text_of(value[key], depth + 1)
+        return ""
+    return str(value)
+
+
+def time_us(value: Any) -> int | None:
+    """Microseconds since 1970 in UTC, or None: ISO text, epoch numbers of any unit, `[seconds, nanoseconds]`."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        stripped = value.strip()
+        if stripped.lstrip("-").isdecimal() and stripped.isascii():
+            return time_us(int(stripped)) if len(stripped) < 25 else None
+        try:
+            parsed = datetime.fromisoformat(stripped)
+        except ValueError:
+            return None
+        if parsed.tzinfo is None:
+            parsed = parsed.replace(tzinfo=UTC)
+        try:
+            return (parsed - EPOCH) // timedelta(microseconds=1)
+        except OverflowError:
+            return None
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value):
+        return _in_range(value[0] * 1_000_000 + value[1] // 1000)
+    if isinstance(value, (int, float)):
+        if value != value or value in (float("inf"), float("-inf")) or value <= 0:
+            return None
+        for limit, factor in ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1)):
+            if value < limit:
+                return _in_range(round(value * factor))
+        return _in_range(int(value) // 1000)
+    return None
+
+
+def _in_range(us: int) -> int | None:
+    return us if 0 < us < FARTHEST_US else None
+
+
+def as_str(value: Any) -> str | None:
+    """`value` as an id or a short text: numbers are written out, empty text and everything else is None."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() if not value.isascii() else value or None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value) if abs(value) < INT64 else None
+    return None
+
+
+def as_int(value: Any) -> int | None:
+    """`value` as a 64-bit integer where that is exact, else None."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and len(value) < 20:
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and value == value and abs(value) < INT64 and value == int(value):
+        value = int(value)
+    return value if isinstance(value, int) and -INT64 <= value < INT64 else None
+
+
+def as_bool(value: Any) -> bool | None:
+    """`value` where it is a truth value, else None."""
+    return value if isinstance(value, bool) else None
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """`value` where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """`value` where it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def is_long_id(value: str | None) -> bool:
+    """The id is long and random enough to be the same record in another session, not a counter that starts anew.
+
+    At least 20 characters, without `:` or `.`, and between `_` and `-` one part of at least 12 that holds a digit. A
+    tool's name with a counter is refused: taking two such calls for one would lose a step.
+    """
+    if not value or len(value) < 20 or ":" in value or "." in value:
+        return False
+    return any(len(part) >= 12 and any(ch.isdigit() for ch in part) for part in value.replace("-", "_").split("_"))
+
+
+def canonical_id(value: Any) -> str:
+    """First 12 hex digits of SHA-256 of `value` as canonical JSON: METHOD 2, for logs without a session id."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _uid(*parts: str | None) -> str:
+    joined = "\x1f".join("\x00" if part is None else part for part in parts)
+    return hashlib.sha256(joined.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+class Emit:
+    """Collects the facts of a source. All texts that come in are read by the ruler and dropped here.
+
+    Rows are tuples in the order of `tables.RECORD_TYPES[type]`. `pending` (tool and kind of the calls that wait for a
+    result) goes on with the reader's state when a file grows.
+    """
+
+    def __init__(self, fmt: Format, source_id: int, pending: dict[str, list[Any]] | None = None,
+                 tool_rows: dict[str, str] | None = None) -> None:
+        self.rows: dict[str, list[tuple[Any, ...]]] = {}
+        self.nothing_types: dict[str, int] = {}
+        self.fold_reasons: dict[str, int] = {}
+        self.pending: dict[str, list[Any]] = pending or {}
+        self.line = 0
+        self.chain = ""
+        self._format = fmt
+        self._source_id = source_id
+        self._tool_rows = tool_rows or {}
+        self._ordinal = 0
+        self._journal: list[str] = []
+        self._labels: dict[str, str] = {}
+        self._noted: tuple[str, str] | None = None
+        self.lines_used = 0
+        self.rejects: list[tuple[int, str]] = []
+        self.first_ts: int | None = None
+
+    def at(self, line: int) -> None:
+        """Begin record number `line` (1-based); what was emitted for the one before is kept."""
+        self._settle()
+        self.line = line
+
+    def _settle(self) -> None:
+        if self._journal:
+            self.lines_used += 1
+        elif self._noted:
+            counts = self.fold_reasons if self._noted[0] == "fold" else self.nothing_types
+            counts[self._noted[1]] = counts.get(self._noted[1], 0) + 1
+        elif self.line:
+            self.nothing_types["-"] = self.nothing_types.get("-", 0) + 1
+        self._journal = []
+        self._noted = None
+        self._ordinal = 0
+        self.line = 0
+
+    def close(self) -> None:
+        """End the last record."""
+        self._settle()
+
+    def undo(self) -> None:
+        """Take back what the current record has emitted so far, because it is rejected."""
+        for kind in reversed(self._journal):
+            self.rows[kind].pop()
+        self._journal = []
+        self._noted = None
+        self._ordinal = 0
+        self.line = 0
+
+    def reject(self, reason: str) -> None:
+        """The current record of a container cannot be used (for lines: raise `Reject`)."""
+        line = self.line
+        self.undo()
+        self.rejects.append((line, reason))
+
+    def nothing(self, record_type: str) -> None:
+        """The current record carries no fact; count it under its type (at most 80 characters are kept)."""
+        label = self._labels.get(record_type)
+        if label is None:
+            if len(self._labels) > 1024:
+                self._labels.clear()
+            label = self._labels[record_type] = rule.safe_label(record_type)
+        self._noted = ("nothing", label)
+
+    def fold(self, reason: str = "repeat") -> None:
+        """The current record is a copy that the reader itself recognises (a count that is sent again)."""
+        self._noted = ("fold", reason)
+
+    def _add(self, kind: str, session: str, agent: str | None, ts: Any, identity: str | None, key: tuple[str | None, ...],
+             values: tuple[Any, ...], parent_agent: str | None = None) -> None:
+        if not session:
+            raise Reject("no_session")
+        us = time_us(ts)
+        if us is not None and self.first_ts is None:
+            self.first_ts = us
+        uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
+        self.rows.setdefault(kind, []).append(
+            (kind, session, agent, parent_agent, uid, identity is not None, us, self._source_id, self.line,
+             self._ordinal, self._format.rank, self._format.name, *values)
+        )
+        self._journal.append(kind)
+        self._ordinal += 1
+
+    def call(self, *, session: str, call_id: str, tool: str, arguments: Any, ts: Any = None, agent: str | None = None,
+             parent_agent: str | None = None, decision: str | None = None, cwd: str | None = None,
+             model: str | None = None, actor: str = "agent", identity: str | None = None, kind: str | None = None,
+             action: str | None = None, target: str | None = None, targets: list[str] | None = None,
+             fingerprint: str | None = None, cycle: str | None = None, state_hash: str | None = None) -> None:
+        """A tool call as the agent asked for it.
+
+        `call_id` is unique in (session, agent). `decision` is the log's id of the model turn (None: a turn of its
+        own). `identity` is an id of this record that holds across sessions (a long random call id, a record uuid), so
+        that a history copied by a fork is recognised; None where the log has none. `kind`, `action`, `target`,
+        `targets`, `fingerprint`, `cycle` and `state_hash` are given only where the log itself states them.
+        """
+        facts = rule.read_call(tool, arguments, cwd, kind=kind, action=action, target=target, rows=self._tool_rows)
+        if len(self.pending) > 4096:
+            self.pending.clear()
+        self.pending[f"{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
+        masked = [rule.mask_secrets(text) for text in (targets or facts.targets)]
+        self._add(
+            "call", session, agent, ts, identity, (call_id,),
+            (call_id, rule.mask_secrets(tool), rule.mask_secrets(facts.action), facts.kind, facts.kind_source, facts.kind_differs,
+             rule.mask_secrets(facts.target), masked, fingerprint or facts.fingerprint, facts.program,
+             facts.is_exit_masked, facts.is_piped, decision, cycle, state_hash, model, actor),
+            parent_agent,
+        )
+
+    def result(self, *, session: str, call_id: str, text: str | None, ts: Any = None, agent: str | None = None,
+               is_error: bool | None = None, exit_code: int | None = None, outcome: str | None = None,
+               reason: str | None = None, source: str | None = None, is_timeout: bool = False,
+               structured_code: str | None = None, signature: str | None = None, error_code: str | None = None,
+               identity: str | None = None, is_truncated: bool | None = None, overflow_path: str | None = None,
+               duration_ms: int | None = None, state_hash: str | None = None) -> None:
+        """What came back for a call.
+
+        `is_error` and `exit_code` are the log's own facts (None: it has none). `outcome` (`vetoed`, `unknown`, or any
+        where the log states it) with `reason` (`user`, `permission`, `hook`, `sibling`, `interrupt`, `missing`,
+        `timeout`) overrides them. `source` says where flag or outcome come from (`flag`, `exit`, `text`, `log`);
+        by default it follows from what is given. `structured_code` is an HTTP status or errno beside the text.
+        """
+        text = text or ""
+        known = self.pending.pop(f"{agent or ''}\x1f{call_id}", None)
+        is_bad = bool(is_error) or is_timeout or outcome == "failure" or (exit_code is not None and exit_code != 0)
+        is_summary_failed = has_error_text = None
+        if outcome is None and not is_bad and (known is None or (known[1] == "verify" and known[2])):
+            is_summary_failed = rule.summary_says_failed(text)
+        code = message = None
+        if is_bad or is_summary_failed:
+            failure = rule.read_failure(text, exit_code, structured_code, is_timeout)
+            code, message = error_code if error_code is not None else failure.code, failure.message
+            has_error_text = rule.has_error_text(text) if exit_code else None
+        is_signature_log = signature is not None
+        if message is not None and known is not None:
+            signature = signature or rule.signature(known[0], code or "", message)
+            message = message[: rule.MESSAGE_SHOWN]
+        if source is None:
+            source = "log" if outcome else "flag" if is_error is not None else "exit" if exit_code is not None else "none"
+        self._add(
+            "result", session, agent, ts, identity, (call_id,),
+            (call_id, is_error, exit_code, outcome, reason, source, is_timeout, is_summary_failed, has_error_text, code,
+             message, signature, is_signature_log, rule.result_hash(text), is_truncated,
+             rule.mask_secrets(overflow_path) if overflow_path else None, duration_ms, state_hash),
+        )
+
+    def turn(self, *, session: str, decision: str, ts: Any = None, agent: str | None = None, model: str | None = None,
+             tokens_input: int | None = None, tokens_output: int | None = None, tokens_cache_read: int | None = None,
+             tokens_cache_write: int | None = None, cost_usd: float | None = None, identity: str | None = None) -> None:
+        """The usage of one model turn; of several records of one (session, agent, decision) the last wins.
+
+        `tokens_input` excludes cache reads and writes. `cost_usd` only where the log states it.
+        """
+        micros = None
+        if isinstance(cost_usd, (int, float)) and not isinstance(cost_usd, bool) and 0 <= cost_usd < 1e9:
+            micros = round(cost_usd * 1_000_000)
+        self._add(
+            "turn", session, agent, ts, identity, (decision,),
+            (decision, model, as_int(tokens_input), as_int(tokens_output), as_int(tokens_cache_read),
+             as_int(tokens_cache_write), micros),
+        )
+
+    def session(self, *, session: str, ts: Any = None, agent: str | None = None, parent_agent: str | None = None,
+                cwd: str | None = None, project: str | None = None, harness: str | None = None,
+                version: str | None = None, model: str | None = None, task: str | None = None, group: str | None = None,
+                parent_session: str | None = None, experiment: str | None = None, salt_id: str | None = None,
+                share_bp: int | None = None, epoch: str | None = None, rule_digest: str | None = None,
+                identity: str | None = None) -> None:
+        """Facts of the session; of several records the first value of each key stands, the first `experiment` enrols."""
+        if task is not None and len(task) > 80:
+            task = hashlib.sha256(task.encode("utf-8", "replace")).hexdigest()[:16]
+        labels = [None if value is None else rule.safe_label(value) for value in (project, harness, version, model, task, group)]
+        self._add(
+            "session", session, agent, ts, identity,
+            (str(self._source_id), str(self.line), str(self._ordinal)),
+            (rule.mask_secrets(cwd) if cwd else None, *labels, parent_session, experiment, salt_id, as_int(share_bp),
+             epoch, rule_digest),
+            parent_agent,
+        )
+
+    def delivery(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
+                 experiment: str | None = None, signature: str | None = None, arm: str | None = None,
+                 is_delivered: bool | None = None, tier: int | None = None, reason: str | None = None,
+                 text_sha256: str | None = None, call_id: str | None = None) -> None:
+        """The log's record that an intervention was delivered or withheld."""
+        self._add("delivery", session, agent, ts, None, (identity or self._place(),),
+                  (experiment, signature, arm, is_delivered, as_int(tier), _label(reason), text_sha256, call_id))
+
+    def loop(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
+             experiment: str | None = None, signature: str | None = None, rule_name: str | None = None,
+             rule_digest: str | None = None, arm: str | None = None, arm_bp: int | None = None,
+             share_bp: int | None = None, epoch: str | None = None, call_id: str | None = None) -> None:
+        """The log's own detection of a loop."""
+        self._add("loop", session, agent, ts, None, (identity or self._place(),),
+                  (experiment, signature, rule_name, rule_digest, arm, as_int(arm_bp), as_int(share_bp), epoch, call_id))
+
+    def guard(self, *, session: str, name: str | None, event: str | None, agent: str | None = None, ts: Any = None,
+              identity: str | None = None, tier: int | None = None, counter: int | None = None, by: str | None = None,
+              ttl_s: int | None = None) -> None:
+        """An event of the log's own safety system."""
+        self._add("guard", session, agent, ts, None, (identity or self._place(),),
+                  (_label(name), _label(event), as_int(tier), as_int(counter), _label(by), as_int(ttl_s)))
+
+    def fact(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
+             solved: bool | None = None, ending: str | None = None, bait: str | None = None,
+             expected_ending: str | None = None, claimed: bool | None = None) -> None:
+        """An external fact about the task: a grader's verdict, the way the run ended."""
+        self._add("fact", session, agent, ts, None, (identity or self._place(),),
+                  (solved, _label(ending), _label(bait), _label(expected_ending), claimed))
+
+    def _place(self) -> str:
+        return self.chain + f"#{self._ordinal}" if self.chain else f"{self._source_id}:{self.line}:{self._ordinal}"
+
+
+def _label(value: str | None) -> str | None:
+    return None if value is None else rule.safe_label(value)
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """All installed formats, by name; the built-in ones first where two have one name."""
+    found: dict[str, Format] = {}
+    for point in sorted(entry_points(group="loopstats.formats"), key=lambda p: (not p.value.startswith("loopstats."), p.name)):
+        loaded = point.load()()
+        if not isinstance(loaded, Format):
+            raise UsageError(f"entry point {point.name} ({point.value}) is not a loopstats format; see CONTRIBUTING")
+        found.setdefault(loaded.name, loaded)
+    return tuple(found[name] for name in sorted(found))
+
+
+def by_name(name: str) -> Format:
+    """The installed format of that name; UsageError where there is none (its package was removed)."""
+    for fmt in formats():
+        if fmt.name == name:
+            return fmt
+    raise UsageError(f"no format named {name} is installed; install its package again, or rebuild the lake without it")
+
+
+def recognise(head: Head, candidates: Iterable[Format] | None = None) -> Format | None:
+    """The format that is surest about `head`; None where none is. Ties go to the first by name."""
+    best, best_score = None, 0
+    for fmt in candidates if candidates is not None else formats():
+        try:
+            score = int(fmt.matches(head))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError):
+            score = 0
+        if score > best_score:
+            best, best_score = fmt, score
+    return best
+
+
+def objects(text: str) -> Iterator[dict[str, Any]]:
+    """JSON objects written one after another in `text`, pretty-printed or not; stops at the first that is none."""
+    decoder = json.JSONDecoder()
+    position = 0
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        if position >= len(text):
+            return
+        value, position = decoder.raw_decode(text, position)
+        if isinstance(value, dict):
+            yield value

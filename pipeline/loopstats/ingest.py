@@ -1,0 +1,461 @@
+"""Files to records: find the format by content, read only new bytes, set aside what cannot be used, count every line.
+
+A room of its own because this is where the outside comes in: hostile names, torn lines, files that grow, shrink, move
+and vanish. `read_source` turns one file into records and is a pure function of the file's bytes and its ledger row, so
+that any worker can run it; `ingest` keeps the ledger and hands the records to the lake. Copies are not decided here
+but in `steps.py`, where all records of a session are at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+import zstandard
+
+from loopstats.decode import decode_document, decode_line
+from loopstats.errors import Reject, UsageError
+from loopstats.formats import Emit, Format, Head, Source, by_name, recognise
+from loopstats.tables import RECORD_TYPES, RECORDS
+
+LINE_CAP = 64 << 20
+INFLATE_CAP = 4 << 30
+INFLATE_RATIO = 2000
+DOCUMENT_CAP = 1 << 30
+HEAD_BYTES = 256 << 10
+HEAD_RECORDS = 20
+TAIL_BYTES = 4096
+SKIPPED_FOLDERS = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+_SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file on disk: `path` absolute and resolved, `source_file` as it will be shown."""
+
+    path: str
+    source_file: str
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    is_named: bool
+
+
+@dataclass
+class Reading:
+    """What one file gave: rows by record type, the ledger row as it is now, rejects, and whether it starts anew."""
+
+    row: dict[str, Any]
+    rows: dict[str, list[tuple[Any, ...]]]
+    rejects: list[tuple[int, int, int, str, str | None]] = field(default_factory=list)
+    is_anew: bool = True
+
+
+def discover(paths: Sequence[str]) -> tuple[list[Found], list[tuple[str, str]]]:
+    """Regular files under `paths` in a fixed order, and what could not be looked at as (shown name, reason).
+
+    Links, FIFOs, sockets and devices are never opened; a path that does not exist is a UsageError.
+    """
+    found: dict[str, Found] = {}
+    refused: list[tuple[str, str]] = []
+    for given in paths:
+        root = Path(given)
+        if not os.path.lexists(root):
+            raise UsageError(f"{given}: no such file or folder")
+        shown = root.as_posix()
+        resolved = root.resolve()
+        if resolved.is_dir():
+            for path, name in _walk(resolved, shown, refused):
+                _look(path, name, False, found, refused)
+        else:
+            _look(resolved, shown, True, found, refused)
+    return [found[path] for path in sorted(found)], sorted(refused)
+
+
+def _walk(folder: Path, shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        refused.append((shown, "unreadable_folder"))
+        return
+    for entry in entries:
+        name = f"{shown.rstrip('/')}/{entry.name}"
+        if entry.is_symlink():
+            refused.append((name, "link"))
+        elif entry.is_dir(follow_symlinks=False):
+            if entry.name not in SKIPPED_FOLDERS:
+                yield from _walk(Path(entry.path), name, refused)
+        else:
+            yield Path(entry.path), name
+
+
+def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refused: list[tuple[str, str]]) -> None:
+    try:
+        status = path.lstat()
+    except OSError:
+        refused.append((shown, "unreadable"))
+        return
+    if not stat.S_ISREG(status.st_mode):
+        refused.append((shown, "not_a_file"))
+        return
+    safe = shown.encode("utf-8", "replace").decode()
+    found.setdefault(str(path), Found(str(path), safe, status.st_size, status.st_mtime_ns, status.st_ino, is_named))
+
+
+def _open(path: str) -> BinaryIO:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags), "rb", buffering=512 << 10)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError("not a regular file")
+    return file
+
+
+class _Capped(io.RawIOBase):
+    """Inflated bytes of `stream`, with an end where they grow beyond reason."""
+
+    def __init__(self, stream: Any, size_bytes: int) -> None:
+        self._stream = stream
+        self._left = min(INFLATE_CAP, max(size_bytes, 4096) * INFLATE_RATIO)
+        self.is_broken = False
+        self.is_bomb = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left <= 0:
+            self.is_bomb = True
+            return 0
+        try:
+            data = self._stream.read(min(len(buffer), self._left))
+        except (EOFError, OSError, zlib.error, zstandard.ZstdError):
+            self.is_broken = True
+            return 0
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+
+def _inflate(file: BinaryIO, size_bytes: int) -> tuple[BinaryIO, _Capped | None]:
+    magic = file.read(4)
+    file.seek(0)
+    stream: Any
+    if magic[:2] == b"\x1f\x8b":
+        stream = gzip.GzipFile(fileobj=file, mode="rb")
+    elif magic == b"\x28\xb5\x2f\xfd":
+        stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True)
+    else:
+        return file, None
+    capped = _Capped(stream, size_bytes)
+    return io.BufferedReader(capped, 512 << 10), capped  # type: ignore[return-value]
+
+
+def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[Head, bytes | None]:
+    """What formats may look at, from the first bytes; `whole` gives all bytes when the file is one JSON value."""
+    is_zip = data.startswith(b"PK\x03\x04")
+    text = data.decode("utf-8", "replace").removeprefix("\ufeff")
+    records: list[dict[str, Any]] = []
+    document: Any = None
+    body: bytes | None = None
+    if not is_zip:
+        lines = data.split(b"\n")
+        is_cut = len(data) >= HEAD_BYTES
+        usable = [line for line in (lines[:-1] if is_cut and len(lines) > 1 else lines) if line.strip()]
+        for line in usable[: HEAD_RECORDS * 3]:
+            with contextlib.suppress(Reject):
+                records.extend(decode_line(line)[0])
+        start = text.lstrip()[:1]
+        is_single = len(usable) == 1 and len(records) == 1
+        if start in ("{", "[") and (is_single or not records or start == "["):
+            body = whole()
+            if body is not None:
+                try:
+                    document = decode_document(body)
+                except Reject:
+                    document = None
+    return Head(name, text, records[:HEAD_RECORDS], document, is_zip), body
+
+
+def read_source(found: Found, before: dict[str, Any] | None, source_id: int, tool_rows: dict[str, str]) -> Reading:
+    """Read what is new in one file.
+
+    `before` is the ledger's row of the file (None: never seen). Raises OSError only for a file that cannot be opened.
+    """
+    with _open(found.path) as file:
+        raw_head = file.read(HEAD_BYTES)
+        file.seek(0)
+        stream, capped = _inflate(file, found.size_bytes)
+        if capped is not None:
+            raw_head = stream.read(HEAD_BYTES)
+            file.seek(0)
+            stream, capped = _inflate(file, found.size_bytes)
+
+        if before and before["format"] and capped is None and _is_grown(file, before):
+            fmt = by_name(before["format"])
+            if fmt.unit == "line":
+                file.seek(before["offset"])
+                return _read_lines(found, file, None, fmt, before, before["source_id"], tool_rows)
+        file.seek(0)
+
+        def whole() -> bytes | None:
+            file.seek(0)
+            body_stream, cap = _inflate(file, found.size_bytes)
+            body = body_stream.read(DOCUMENT_CAP + 1)
+            return None if len(body) > DOCUMENT_CAP or (cap and (cap.is_bomb or cap.is_broken)) else body
+
+        name = Path(found.path).name.removesuffix(".gz").removesuffix(".zst")
+        head, body = head_of(name, raw_head, whole)
+        fmt_or_none = recognise(head)
+        row = _blank_row(found, source_id)
+        if fmt_or_none is None:
+            reason = _why_unknown(raw_head, found.is_named)
+            rejects = [(source_id, 0, 0, reason, hashlib.sha256(raw_head).hexdigest())] if reason else []
+            row |= {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
+            return Reading(row, {}, rejects)
+        fmt = fmt_or_none
+        row |= {"format": fmt.name, "is_experimental": int(fmt.is_experimental)}
+        if fmt.unit == "container":
+            body = body if body is not None else whole()
+            row["tail_sha256"] = hashlib.sha256(body or b"").hexdigest()
+            if before and before["format"] == fmt.name and before["tail_sha256"] == row["tail_sha256"]:
+                touched = {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns, "inode": found.inode, "is_gone": 0}
+                return Reading(before | touched, {}, is_anew=False)
+            return _read_container(found, fmt, row, head, body, tool_rows)
+        file.seek(0)
+        stream, capped = _inflate(file, found.size_bytes)
+        return _read_lines(found, stream, capped, fmt, row, source_id, tool_rows)
+
+
+def _why_unknown(head: bytes, is_named: bool) -> str | None:
+    """Reason for a file that no format fits; None for one that is plainly no log and was not asked for by name."""
+    if not head.strip():
+        return None
+    if head.startswith(b"version https://git-lfs"):
+        return "git_lfs_pointer"
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+    if start in (b"{", b"["):
+        return "unknown_format"
+    if b"\x00" in head[:4096]:
+        return "binary" if is_named else None
+    return "unknown_format" if is_named else None
+
+
+def _blank_row(found: Found, source_id: int) -> dict[str, Any]:
+    return {
+        "source_id": source_id, "path": found.path, "source_file": found.source_file, "format": "",
+        "is_experimental": 0, "is_gone": 0, "is_superseded": 0, "size_bytes": 0, "mtime_ns": 0, "inode": found.inode,
+        "offset": 0, "tail_sha256": "", "chain": "", "count_lines": 0, "is_line_open": 0, "order_us": None,
+        "order_sha256": "", "state": "{}", "count_carrying": 0, "count_waiting": 0, "nothing_types": "{}", "folded": "{}",
+        "repair_kinds": "{}",
+    }
+
+
+def _is_grown(file: BinaryIO, before: dict[str, Any]) -> bool:
+    """The bytes before the stored offset are still those that were read, and none are gone."""
+    offset = before["offset"]
+    if os.fstat(file.fileno()).st_size < offset or not before["tail_sha256"]:
+        return False
+    return _tail(file, offset) == before["tail_sha256"]
+
+
+def _tail(file: BinaryIO, offset: int) -> str:
+    start = max(0, offset - TAIL_BYTES)
+    file.seek(start)
+    return hashlib.sha256(file.read(offset - start)).hexdigest()
+
+
+def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: Format, before: dict[str, Any],
+                source_id: int, tool_rows: dict[str, str]) -> Reading:
+    state = json.loads(before["state"])
+    reader = fmt.reader(Source(found.path), state.get("reader"))
+    emit = Emit(fmt, source_id, state.get("pending"), tool_rows)
+    chain = before["chain"]
+    offset, number, is_open = before["offset"], before["count_lines"], bool(before["is_line_open"])
+    order_sha = before["order_sha256"]
+    repairs: dict[str, int] = json.loads(before["repair_kinds"])
+    nothing: dict[str, int] = json.loads(before["nothing_types"])
+    rejects: list[tuple[int, int, int, str, str | None]] = []
+    waiting = 0
+
+    def reject(reason: str, sha256: str) -> None:
+        rejects.append((source_id, number, offset, reason, sha256))
+
+    while True:
+        raw = stream.readline(LINE_CAP)
+        if not raw:
+            break
+        length = len(raw)
+        if length >= LINE_CAP and not raw.endswith(b"\n"):
+            digest = hashlib.sha256(raw)
+            while (more := stream.readline(LINE_CAP)) and not more.endswith(b"\n"):
+                digest.update(more)
+                length += len(more)
+            length += len(more)
+            number += 1
+            if more:
+                digest.update(more)
+                reject("too_long", digest.hexdigest())
+                offset += length
+                continue
+            waiting = 1
+            number -= 1
+            break
+        has_newline = raw.endswith(b"\n")
+        line = raw[:-1] if has_newline else raw
+        if is_open and not line.strip():
+            offset += length
+            is_open = not has_newline
+            continue
+        if not is_open:
+            number += 1
+        try:
+            objects, kinds = decode_line(line)
+        except Reject as error:
+            if not has_newline and capped is None:
+                waiting = 1
+                number -= 0 if is_open else 1
+                break
+            reject(error.reason, hashlib.sha256(line).hexdigest())
+            objects, kinds = None, ()
+        if objects is not None and not has_newline and capped is None and set(kinds) - {"crlf", "bom"}:
+            waiting = 1
+            number -= 0 if is_open else 1
+            break
+        if not order_sha:
+            order_sha = hashlib.sha256(line).hexdigest()
+        if fmt.needs_chain:
+            chain = hashlib.blake2b(chain.encode() + line, digest_size=16).hexdigest()
+            emit.chain = chain
+        if objects is not None:
+            if not objects:
+                nothing["blank"] = nothing.get("blank", 0) + (0 if is_open else 1)
+            elif _feed(reader, objects, emit, number, reject, line):
+                for kind in kinds:
+                    repairs[kind] = repairs.get(kind, 0) + 1
+        offset += length
+        is_open = not has_newline
+    emit.close()
+    if capped is not None and (capped.is_broken or capped.is_bomb):
+        reject("inflates_too_far" if capped.is_bomb else "truncated_archive", "")
+    for label, count in emit.nothing_types.items():
+        nothing[label] = nothing.get(label, 0) + count
+    folded: dict[str, int] = json.loads(before["folded"])
+    for reason, count in emit.fold_reasons.items():
+        folded[reason] = folded.get(reason, 0) + count
+    tail = ""
+    if capped is None:
+        with contextlib.closing(_open(found.path)) as again:
+            tail = _tail(again, offset)
+    row = before | {
+        "source_file": before["source_file"], "is_gone": 0, "size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns,
+        "inode": found.inode, "offset": offset, "tail_sha256": tail, "chain": chain, "count_lines": number,
+        "is_line_open": int(is_open), "order_us": before["order_us"] if before["order_us"] is not None else emit.first_ts,
+        "order_sha256": order_sha, "state": _dump({"reader": reader.state, "pending": emit.pending}),
+        "count_carrying": before["count_carrying"] + emit.lines_used, "count_waiting": waiting, "nothing_types": _dump(nothing),
+        "folded": _dump(folded), "repair_kinds": _dump(repairs),
+    }
+    return Reading(row, emit.rows, rejects, is_anew=before["offset"] == 0)
+
+
+def _feed(reader: Any, objects: list[dict[str, Any]], emit: Emit, number: int,
+          reject: Callable[[str, str], None], line: bytes) -> bool:
+    emit.at(number)
+    try:
+        for item in objects:
+            reader.read(item, emit)
+    except Reject as error:
+        emit.undo()
+        reject(error.reason, hashlib.sha256(line).hexdigest())
+        return False
+    except _SHAPE_ERRORS as error:
+        emit.undo()
+        reason = "too_deep" if isinstance(error, RecursionError) else "wrong_shape"
+        reject(reason, hashlib.sha256(line).hexdigest())
+        return False
+    return True
+
+
+def _read_container(found: Found, fmt: Format, row: dict[str, Any], head: Head, body: bytes | None,
+                    tool_rows: dict[str, str]) -> Reading:
+    source_id = row["source_id"]
+    row = row | {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
+    if body is None:
+        return Reading(row, {}, [(source_id, 0, 0, "unreadable_container", None)])
+    digest = hashlib.sha256(body).hexdigest()
+    emit = Emit(fmt, source_id, None, tool_rows)
+    reader = fmt.reader(Source(found.path))
+    rejects: list[tuple[int, int, int, str, str | None]] = []
+    try:
+        document = head.document if head.document is not None else fmt.load(body)
+        reader.read_document(document, emit)
+        emit.close()
+    except (Reject, *_SHAPE_ERRORS, EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+        line = emit.line
+        emit.undo()
+        emit.close()
+        reason = error.reason if isinstance(error, Reject) else "wrong_shape"
+        rejects.append((source_id, line, 0, reason, digest))
+    rejects.extend((source_id, line, 0, reason, None) for line, reason in emit.rejects)
+    count = emit.lines_used + sum(emit.nothing_types.values()) + sum(emit.fold_reasons.values()) + len(rejects)
+    row |= {
+        "order_us": emit.first_ts, "order_sha256": hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
+        "count_lines": count, "count_carrying": emit.lines_used, "nothing_types": _dump(emit.nothing_types),
+        "folded": _dump(emit.fold_reasons),
+    }
+    return Reading(row, emit.rows, rejects)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def counts(text: str) -> dict[str, int]:
+    """A ledger column that holds counts by name."""
+    parsed: dict[str, int] = json.loads(text)
+    return parsed
+
+
+def resolved_roots(paths: Sequence[str]) -> list[str]:
+    """The absolute forms of `paths`."""
+    return [str(Path(path).resolve()) for path in paths]
+
+
+def frame_of(rows: dict[str, list[tuple[Any, ...]]]) -> pl.DataFrame:
+    """Rows by type to one frame in the order of `tables.RECORDS`."""
+    parts = []
+    for kind, tuples in rows.items():
+        if not tuples:
+            continue
+        table = RECORD_TYPES[kind]
+        schema = pl.Schema({c.name: pl.Int64() if c.name == "ts" else c.dtype for c in table.columns})
+        frame = pl.DataFrame(tuples, schema=schema, orient="row")
+        parts.append(frame.with_columns(pl.from_epoch("ts", "us").dt.replace_time_zone("UTC")))
+    if not parts:
+        return RECORDS.empty()
+    return RECORDS.conform(pl.concat(parts, how="diagonal"))
+
+
+def plan(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> tuple[list[Found], int]:
+    """Files to read (new or changed by size, time or inode), and how many are the same as last time."""
+    todo, count_same = [], 0
+    for file in found:
+        row = known.get(file.path)
+        if row is not None and not row["is_gone"] and (
+            (row["size_bytes"], row["mtime_ns"], row["inode"]) == (file.size_bytes, file.mtime_ns, file.inode)
+        ):
+            count_same += 1
+        else:
+            todo.append(file)
+    return todo, count_same

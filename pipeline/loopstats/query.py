@@ -1,0 +1,331 @@
+"""Questions to a lake: a locked DuckDB over one generation's files, and the selections behind the reading commands.
+
+A room of its own because whatever SQL a person types runs here over hostile data: the connection sees the tables of one
+snapshot, the views of `sql/` and nothing else, neither files nor network nor settings. Every reader sees `loops` as they
+were at the as-of: later detections are left out, and an outcome not yet mature is `pending`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from loopstats.errors import LakeError, UsageError
+from loopstats.estimate import check_early
+from loopstats.output import canonical, plain
+from loopstats.resources import resource
+from loopstats.tables import LOOPS, TABLES, Table
+from loopstats.when import Interval, iso
+
+if TYPE_CHECKING:
+    from loopstats.store import Snapshot
+
+VIEW_FOLDERS = {"staging": "staging view", "marts": "mart"}
+# What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
+_DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
+_LOCKS = (
+    "SET enable_external_access = false", "SET python_enable_replacements = false", "SET TimeZone = 'UTC'",
+    "SET lock_configuration = true",
+)
+_START = {"temp_directory": "", "autoinstall_known_extensions": False, "autoload_known_extensions": False}
+_ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_UNKNOWN_COLUMN = re.compile(r'column "?([A-Za-z0-9_]+)"? ')
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the reading commands share beside the interval; an empty tuple is no filter, `where` is a SQL condition."""
+
+    projects: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    harnesses: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One file of `sql/`: its name, what its first comment says, and the SQL."""
+
+    name: str
+    folder: str
+    about: str
+    sql: str
+
+
+def relations(folder: str) -> list[Relation]:
+    """Files of `sql/<folder>` by name."""
+    return [_read_relation(path, folder) for path in sorted((resource("sql") / folder).glob("*.sql"))]
+
+
+def named(name: str) -> Relation | None:
+    """The question of `sql/queries` with that name."""
+    return next((r for r in relations("queries") if r.name == name), None) if _NAME.fullmatch(name) else None
+
+
+def _read_relation(path: Path, folder: str) -> Relation:
+    sql = path.read_text(encoding="utf-8")
+    return Relation(path.stem, folder, sql.split("\n", 1)[0].removeprefix("--").strip(), sql)
+
+
+def open_snapshot(snapshot: Snapshot, as_of_us: int) -> duckdb.DuckDBPyConnection:
+    """A locked connection in which every table of `tables.py` and every view of `sql/` can be read."""
+    return open_tables({table.name: _dataset(snapshot, table) for table in TABLES.values()}, as_of_us)
+
+
+def open_tables(sources: Mapping[str, Any], as_of_us: int) -> duckdb.DuckDBPyConnection:
+    """As `open_snapshot`, over Arrow tables or datasets by name; a table that is not given is empty."""
+    connection = duckdb.connect(":memory:", config=dict(_START))
+    moment = f"TIMESTAMPTZ '{iso(as_of_us)}'"
+    connection.execute(f"CREATE VIEW reading AS SELECT {moment} AS as_of")
+    for table in TABLES.values():
+        source = sources.get(table.name)
+        connection.register(f"lake_{table.name}", _arrow_schema(table).empty_table() if source is None else source)
+        body = f"SELECT * FROM lake_{table.name}"
+        if table is LOOPS:
+            is_pending = f"mature_at > {moment}"
+            hidden = ", ".join(f"CASE WHEN {is_pending} THEN NULL ELSE {name} END AS {name}" for name in _DECIDED)
+            body = (
+                f"SELECT * REPLACE (CASE WHEN {is_pending} THEN 'pending' ELSE outcome END AS outcome, {hidden}) "
+                f"FROM lake_loops WHERE detected_at IS NULL OR detected_at <= {moment}"
+            )
+        connection.execute(f'CREATE VIEW "{table.name}" AS {body}')
+    for folder in VIEW_FOLDERS:
+        for relation in relations(folder):
+            connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.sql}')
+    _lock(connection)
+    return connection
+
+
+def _lock(connection: duckdb.DuckDBPyConnection) -> None:
+    for statement in _LOCKS:
+        connection.execute(statement)
+
+
+def _dataset(snapshot: Snapshot, table: Table) -> Any:
+    paths = [str(path) for path in snapshot.paths(table.name)]
+    schema = _arrow_schema(table)
+    return ds.dataset(paths, schema=schema, format="parquet") if paths else schema.empty_table()
+
+
+def _arrow_schema(table: Table) -> pa.Schema:
+    return table.empty().to_arrow().schema
+
+
+def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> pl.DataFrame:
+    """The rows of one SELECT (or EXPLAIN); UsageError for anything else and for SQL that does not run.
+
+    Types that only DuckDB has become portable ones: huge integers int64 or float, intervals and nested values text.
+    """
+    try:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1:
+            raise UsageError(f"sql: one statement is needed, not {len(statements)}")
+        if statements[0].type not in _ALLOWED:
+            kind = str(statements[0].type).rpartition(".")[2]
+            raise UsageError(f"sql: {kind} is refused; the lake is read-only here, use SELECT")
+        relation = connection.sql(statements[0].query, params=dict(parameters) if parameters else None)
+        result = relation.to_arrow_table()
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except duckdb.Error as error:
+        raise UsageError(f"sql: {_first_line(error)}") from error
+    except OSError as error:
+        raise LakeError(f"a file of this generation is gone ({error}); run the command again") from error
+    return _portable(result)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    hint = next((line for line in lines[1:] if line.startswith(("Candidate", "Did you mean"))), "")
+    return f"{lines[0]} {hint}".strip() if lines else type(error).__name__
+
+
+def _portable(result: pa.Table) -> pl.DataFrame:
+    columns: dict[str, pl.Series] = {}
+    for name, column in zip(result.column_names, result.columns, strict=True):
+        label, number = name, 2
+        while label in columns:
+            label, number = f"{name}_{number}", number + 1
+        columns[label] = _portable_column(label, column)
+    return pl.DataFrame(columns)
+
+
+def _portable_column(name: str, column: pa.ChunkedArray) -> pl.Series:
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        values = [None if v is None else plain(v) for v in column.to_pylist()]
+        is_whole = all(v is None or (isinstance(v, int) and -(1 << 63) <= v < 1 << 63) for v in values)
+        return pl.Series(name, values if is_whole else [None if v is None else float(v) for v in values],
+                         dtype=pl.Int64 if is_whole else pl.Float64)
+    if pa.types.is_interval(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
+        return pl.Series(name, [None if v is None else _span(v) for v in column.to_pylist()], dtype=pl.String)
+    if pa.types.is_map(kind) or pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_union(kind):
+        texts = [None if v is None else v.hex() if isinstance(v, bytes) else canonical(plain(v)) for v in column.to_pylist()]
+        return pl.Series(name, texts, dtype=pl.String)
+    if pa.types.is_null(kind):
+        return pl.Series(name, [None] * len(column), dtype=pl.String)
+    if pa.types.is_unsigned_integer(kind) or pa.types.is_integer(kind):
+        return pl.Series(name, pl.from_arrow(column)).cast(pl.Int64, strict=False)
+    return pl.Series(name, pl.from_arrow(column))
+
+
+def _span(value: Any) -> str:
+    if isinstance(value, pa.MonthDayNano):
+        return f"{value.months} months {value.days} days {value.nanoseconds / 1e9:g} seconds"
+    return str(value)
+
+
+def _conditions(interval: Interval, filters: Filters, time_column: str) -> tuple[list[str], dict[str, Any]]:
+    conditions: list[str] = []
+    parameters: dict[str, Any] = {}
+    for column, wanted in (("project", filters.projects), ("model", filters.models), ("tool", filters.tools)):
+        if wanted:
+            conditions.append(f"list_contains(${column}, {column})")
+            parameters[column] = list(wanted)
+    if filters.harnesses:
+        # The harness holds the program and its version; its program alone is asked for as a rule.
+        conditions.append("(list_contains($harness, harness) OR list_contains($harness, regexp_replace(harness, ' [^ ]*$', '')))")
+        parameters["harness"] = list(filters.harnesses)
+    if interval.since_us is not None:
+        conditions.append(f"{time_column} >= TIMESTAMPTZ '{iso(interval.since_us)}'")
+    if interval.until_us is not None:
+        conditions.append(f"{time_column} < TIMESTAMPTZ '{iso(interval.until_us)}'")
+    if filters.where is not None:
+        _check_condition(filters.where)
+        conditions.append(f"({filters.where}\n)")
+    return conditions, parameters
+
+
+def _check_condition(where: str) -> None:
+    """A condition that closes our bracket and opens another would be read as something else than it looks like."""
+    try:
+        duckdb.SQLExpression(where)
+    except duckdb.Error as error:
+        raise UsageError(f"--where {where!r}: {_first_line(error)}; a condition is needed, e.g. count_events >= 4") from error
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(conditions)} " if conditions else ""
+
+
+def loops(connection: duckdb.DuckDBPyConnection, interval: Interval, filters: Filters) -> pl.DataFrame:
+    """Loops of the interval by the time of their detection, newest first, with all columns of the table."""
+    conditions, parameters = _conditions(interval, filters, "detected_at")
+    return run(
+        connection, f"SELECT * FROM loops {_where(conditions)}ORDER BY detected_at DESC NULLS LAST, loop_id", parameters
+    )
+
+
+def tools(connection: duckdb.DuckDBPyConnection, interval: Interval, filters: Filters) -> pl.DataFrame:
+    """Every tool with its kinds: one row per (tool, kind, source of the kind); what nothing classified comes first."""
+    conditions, parameters = _conditions(interval, filters, "ts")
+    return run(
+        connection,
+        "SELECT tool, kind, kind_source, is_attempt, count(*) AS count_steps, "
+        "count(*) FILTER (outcome = 'failure') AS count_failures, "
+        "count(*) FILTER (outcome = 'unknown') AS count_unknown, "
+        "count(*) FILTER (outcome = 'vetoed') AS count_vetoed, "
+        "count(DISTINCT run_id) AS count_runs, kind = 'other' AS is_unclassified "
+        f"FROM stg_steps {_where(conditions)}"
+        "GROUP BY tool, kind, kind_source, is_attempt "
+        "ORDER BY is_unclassified DESC, count_steps DESC, tool, kind, kind_source, is_attempt",
+        parameters,
+    )
+
+
+def early_filter(frame: pl.DataFrame, interval: Interval, filters: Filters) -> pl.Expr | None:
+    """What `estimate.lift` is to choose the loops of `frame` by; None chooses all.
+
+    Only columns that `estimate.check_early` lets pass are in sight of the SQL condition, so that no filter can follow
+    the arm or the outcome; UsageError names a column that is refused. The window is not applied here.
+    """
+    conditions, parameters = _conditions(Interval(interval.as_of_us, None, None, interval.tz), filters, "detected_at")
+    if not conditions:
+        return None
+    early = [name for name in LOOPS.names if _is_early(name)]
+    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection.register("early_loops", frame.select(early).to_arrow())
+    _lock(connection)
+    key = ", ".join(LOOPS.key)
+    try:
+        rows = run(connection, f"SELECT {key} FROM early_loops {_where(conditions)}ORDER BY {key}", parameters)
+    except UsageError as error:
+        column = _UNKNOWN_COLUMN.search(str(error))
+        if column and column[1] in LOOPS.names:
+            check_early([column[1]], "filter")
+        raise
+    return _joined().is_in(rows.select(_joined().alias("key"))["key"].to_list())
+
+
+def _joined() -> pl.Expr:
+    return pl.concat_str([pl.col(name).cast(pl.String) for name in LOOPS.key], separator="\x1f")
+
+
+def _is_early(name: str) -> bool:
+    try:
+        check_early([name], "filter")
+    except UsageError:
+        return False
+    return True
+
+
+def schema_tables() -> pl.DataFrame:
+    """Every table and view that `sql` can read, with its grain and key."""
+    rows = [(t.name, "table", t.grain, ", ".join(t.key)) for t in TABLES.values()]
+    rows += [(r.name, kind, r.about, None) for folder, kind in VIEW_FOLDERS.items() for r in relations(folder)]
+    return pl.DataFrame(rows, schema=["name", "kind", "about", "key"], orient="row")
+
+
+def schema_columns(name: str) -> pl.DataFrame:
+    """The columns of one table or view; UsageError for an unknown name."""
+    schema = pl.Schema({
+        "column": pl.String(), "type": pl.String(), "is_required": pl.Boolean(), "is_key": pl.Boolean(),
+        "is_known_at_detection": pl.Boolean(), "about": pl.String(),
+    })
+    connection = open_tables({}, 0)
+    described = {table.name: {c.name: c for c in table.columns} for table in TABLES.values()}
+    known = [*described, *(r.name for folder in VIEW_FOLDERS for r in relations(folder))]
+    if name not in known:
+        raise UsageError(f"schema {name}: no such table; use one of {', '.join(known)}")
+    rows = []
+    for column, kind in run(connection, f'SELECT column_name, column_type FROM (DESCRIBE "{name}")').iter_rows():
+        found = described.get(name, {}).get(column)
+        is_key = column in TABLES[name].key if name in TABLES else None
+        rows.append((column, kind, found.is_required if found else None, is_key,
+                     found.is_early if found and name == LOOPS.name else None, found.doc if found else None))
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def queries() -> pl.DataFrame:
+    """The named questions."""
+    return pl.DataFrame([(r.name, r.about) for r in relations("queries")], schema={"name": pl.String, "question": pl.String}, orient="row")
+
+
+def shortened(frame: pl.DataFrame, length: int) -> pl.DataFrame:
+    """Loops for a terminal: `loop` and `run` are the first `length` characters of the ids (of a run's last part)."""
+    return frame.with_columns(
+        pl.col("detected_at").dt.truncate("1s"),
+        pl.col("loop_id").str.slice(0, length).alias("loop"),
+        pl.col("run_id").str.split("/").list.last().str.slice(0, length).alias("run"),
+    )
+
+
+def unclassified(frame: pl.DataFrame) -> str | None:
+    """What `tools` has to say about tools that nothing classified; None where there are none."""
+    part = frame.filter("is_unclassified")
+    if not part.height:
+        return None
+    return (
+        f"{part['tool'].n_unique()} of {frame['tool'].n_unique()} tools are unclassified, "
+        f"{part['count_steps'].sum()} of {frame['count_steps'].sum()} steps"
+    )

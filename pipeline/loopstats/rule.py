@@ -1,0 +1,200 @@
+"""The one ruler: what counts as an attempt, a failure, a loop, a break, and which arm a loop is in.
+
+A room of its own because the live hook and the batch must measure with the very same code: this module and the three
+it stands on (`shell.py` reads a command, `actions.py` says what a call does, `failures.py` says what a failed result
+means) use the standard library only, read no file and no clock. The constants are no options: whoever could loosen
+the rule could improve the number. METHOD sections are named beside what follows them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from loopstats import actions, failures
+from loopstats.actions import ATTEMPTS, place, read_call
+from loopstats.failures import (
+    MESSAGE_SHOWN,
+    has_error_text,
+    is_infra,
+    mask_secrets,
+    read_failure,
+    signature,
+    summary_says_failed,
+)
+
+__all__ = [
+    "ATTEMPTS", "MESSAGE_SHOWN", "Classifier", "Detector", "arm_bp", "arm_of", "digest", "has_error_text", "is_infra",
+    "mask_secrets", "outcome", "place", "read_call", "read_failure", "result_hash", "safe_label", "salt_id",
+    "signature", "summary_says_failed",
+]
+
+STRATEGY_LOOP = "strategy-loop/1"
+REPEAT = "repeat/1"
+EVENTS_TO_DETECT = 3
+TARGETS_TO_DETECT = 2
+FAILURES_TO_RECUR = 3
+SHARE_BP_DEFAULT = 5000
+HORIZONS = (10, 20, 50)
+LABEL_LENGTH = 80
+
+EXITS_WITHOUT_ERROR = {
+    "grep": 1, "egrep": 1, "fgrep": 1, "zgrep": 1, "rg": 1, "ag": 1, "ack": 1, "diff": 1, "cmp": 1, "git grep": 1,
+    "test": 1, "[": 1, "[[": 1,
+}
+SIGPIPE = 141
+
+
+def outcome(
+    kind: str,
+    program: str,
+    is_exit_masked: bool,
+    is_piped: bool,
+    has_result: bool,
+    is_error: bool | None,
+    exit_code: int | None,
+    outcome_log: str | None,
+    reason_log: str | None,
+    is_timeout: bool,
+    is_summary_failed: bool | None,
+    has_error_words: bool | None,
+) -> tuple[str, str | None, str | None]:
+    """METHOD 5: outcome, its reason, and its source (None: as the record says) from facts, structure before text."""
+    if outcome_log is not None:
+        return outcome_log, reason_log or ("missing" if outcome_log == "unknown" and not has_result else None), None
+    if not has_result:
+        return "unknown", "missing", "none"
+    if is_timeout:
+        return "failure", "timeout", None
+    is_bad_exit = exit_code is not None and exit_code != 0
+    if is_bad_exit and _means_no_error(program, exit_code, is_piped, has_error_words):
+        return "success", None, "exit"
+    if is_error or is_bad_exit:
+        return "failure", None, "flag" if is_error else "exit"
+    if kind == "verify" and is_exit_masked and is_summary_failed:
+        return "failure", None, "text"
+    if is_error is None and exit_code is None:
+        return "unknown", reason_log, "none"
+    return "success", None, None
+
+
+def _means_no_error(program: str, exit_code: int | None, is_piped: bool, has_error_words: bool | None) -> bool:
+    if exit_code == SIGPIPE and is_piped:
+        return True
+    return EXITS_WITHOUT_ERROR.get(program) == exit_code and not has_error_words
+
+
+def arm_bp(salt: str, run_id: str, loop_signature: str) -> int:
+    """METHOD 8: basis points of a loop, 0 to 9999: 13 hex digits of SHA-256 of `salt|run|signature`, modulo 10,000.
+
+    Raises ValueError for a salt with `|` and for a lone surrogate, which has no UTF-8 form.
+    """
+    if "|" in salt:
+        raise ValueError("a salt may not hold '|'")
+    key = f"{salt}|{run_id}|{loop_signature}" if salt else f"{run_id}|{loop_signature}"
+    return int(hashlib.sha256(key.encode("utf-8")).hexdigest()[:13], 16) % 10_000
+
+
+def arm_of(basis_points: int, share_bp: int = SHARE_BP_DEFAULT) -> str:
+    """Treated below the treated share, holdout from it on; both in basis points."""
+    return "treated" if basis_points < share_bp else "holdout"
+
+
+def salt_id(salt: str) -> str:
+    """First 16 hex digits of SHA-256 of the salt: names a salt without telling it."""
+    return hashlib.sha256(salt.encode("utf-8")).hexdigest()[:16]
+
+
+def result_hash(text: str) -> str:
+    """16 hex digits for "the same result again": harness additions, white space and case aside."""
+    normal = " ".join(failures.clean(text[:65_536]).lower().split())
+    return hashlib.sha256(f"{len(text) if len(text) > 65_536 else ''}\x1f{normal}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def safe_label(text: str) -> str:
+    """A short text from a log (a project, a model, a reason) as the lake keeps it: masked, one line, bounded."""
+    masked = mask_secrets(text)
+    cleaned = "".join(ch if ch.isprintable() else "\ufffd" for ch in masked[: 4 * LABEL_LENGTH])
+    return cleaned[: LABEL_LENGTH - 1] + "…" if len(cleaned) > LABEL_LENGTH else cleaned
+
+
+def digest(tool_rows: dict[str, str] | None = None) -> str:
+    """16 hex digits over everything that decides what a loop is: constants, tables, masks, the user's tool rows."""
+    constants = (
+        STRATEGY_LOOP, REPEAT, EVENTS_TO_DETECT, TARGETS_TO_DETECT, FAILURES_TO_RECUR, HORIZONS,
+        sorted(EXITS_WITHOUT_ERROR.items()), SIGPIPE, sorted(ATTEMPTS), sorted((tool_rows or {}).items()),
+    )
+    text = "\x1e".join((repr(constants), actions.tables(), failures.tables()))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+class Detector:
+    """METHOD 7, one run, step by step: what a live hook asks after every step.
+
+    `state` is plain JSON: signature to [failures, first target, another target was seen, a strategy loop was found].
+    """
+
+    def __init__(self, state: dict[str, list] | None = None) -> None:
+        self.state: dict[str, list] = {} if state is None else state
+
+    def feed(self, kind: str, actor: str, outcome_word: str, loop_signature: str | None, target: str) -> str | None:
+        """The rule that this step completes for the first time, else None."""
+        if kind not in ATTEMPTS or actor != "agent" or outcome_word != "failure" or not loop_signature:
+            return None
+        seen = self.state.setdefault(loop_signature, [0, target, False, False])
+        seen[0] += 1
+        seen[2] = seen[2] or target != seen[1]
+        if seen[0] < EVENTS_TO_DETECT or seen[3]:
+            return None
+        if seen[2]:
+            seen[3] = True
+            return STRATEGY_LOOP
+        return REPEAT if seen[0] == EVENTS_TO_DETECT else None
+
+
+class Classifier:
+    """METHOD 9, one loop, step by step: which comes first after the detection, the third failure or a break.
+
+    Feed every step of the run from its first one in order; steps up to the detection only tell which pairs fail.
+    Times are microseconds or None.
+    """
+
+    def __init__(self, loop_signature: str, detected_step: int, detected_decision: object, detected_us: int | None,
+                 maturity_us: int) -> None:
+        self._signature = loop_signature
+        self._detected_step = detected_step
+        self._decision = detected_decision
+        self._limit = None if detected_us is None else detected_us + maturity_us
+        self._failing: set[tuple[str, str]] = set()
+        self._count_failures = 0
+        self._is_over = False
+        self.outcome = "unresolved"
+        self.outcome_final = "unresolved"
+        self.outcome_step: int | None = None
+
+    def feed(self, step: int, decision: object, ts_us: int | None, kind: str, actor: str, action: str, target: str,
+             outcome_word: str, loop_signature: str | None) -> None:
+        """Judge one step."""
+        is_after = step > self._detected_step
+        if is_after and self._limit is not None and ts_us is not None and ts_us > self._limit:
+            self._is_over = True
+        if kind not in ATTEMPTS or actor != "agent":
+            return
+        counts = is_after and decision != self._decision
+        pair = (action, target)
+        if outcome_word == "failure" and loop_signature == self._signature:
+            self._failing.add(pair)
+            if counts:
+                self._count_failures += 1
+                if self._count_failures == FAILURES_TO_RECUR:
+                    self._decide("recurred", step)
+        elif outcome_word == "success" and pair in self._failing:
+            self._failing.discard(pair)
+            if counts:
+                self._decide("broke", step)
+
+    def _decide(self, word: str, step: int) -> None:
+        if self.outcome_final == "unresolved":
+            self.outcome_final = word
+            if not self._is_over:
+                self.outcome = word
+                self.outcome_step = step

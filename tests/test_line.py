@@ -1,0 +1,97 @@
+"""The whole line on random native logs: against the plain walk, cut into files, grown in parts, in any order."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lines import assert_same, events, expected_loops, ingest, log_of, tables_of
+
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+COMPARED = [
+    "run_id", "signature", "rule", "is_enrolled", "detected_step", "count_events", "count_targets", "count_decisions",
+    "span_steps", "failures_before", "is_interrupted", "arm_bp", "arm", "outcome", "outcome_step", "outcome_final",
+    "is_relapsed", "is_sidestepped", "outcome_10", "outcome_20", "outcome_50",
+]
+
+
+def scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="loopstats-test-"))
+
+
+def write(path: Path, lines: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+@QUICK
+@given(events)
+def test_loops_equal_the_plain_walk(values: list[Any]) -> None:
+    folder = scratch()
+    lines, runs, naming = log_of(values)
+    write(folder / "logs" / "log.jsonl", lines)
+    ingest(folder / "lake", folder / "logs")
+    tables = tables_of(folder / "lake")
+    assert tables["steps"].height == sum(map(len, runs.values()))
+    loops = tables["loops"].select(COMPARED).sort("run_id", "signature", "rule", "is_enrolled").to_dicts()
+    assert loops == [{k: row[k] for k in COMPARED} for row in expected_loops(runs, naming)]
+    shutil.rmtree(folder)
+
+
+@QUICK
+@given(events, st.lists(st.integers(0, 5_000), max_size=4), st.integers(0, 3))
+def test_growing_byte_by_byte_equals_the_whole(values: list[Any], cuts: list[int], copies: int) -> None:
+    folder = scratch()
+    lines, _, _ = log_of(values)
+    whole = "".join(line + "\n" for line in lines).encode()
+    grown = folder / "grown" / "log.jsonl"
+    grown.parent.mkdir()
+    for end in [*sorted(cut % (len(whole) + 1) for cut in cuts), len(whole)]:
+        grown.write_bytes(whole[:end])
+        ingest(folder / "lake-grown", folder / "grown")
+    (folder / "once").mkdir()
+    (folder / "once" / "log.jsonl").write_bytes(whole)
+    ingest(folder / "lake-once", folder / "once")
+    assert_same(tables_of(folder / "lake-grown", is_placeless=True), tables_of(folder / "lake-once", is_placeless=True))
+    for number in range(copies):
+        shutil.copy(grown, folder / "grown" / f"z-copy-{number}.jsonl")
+    if copies:
+        ingest(folder / "lake-grown", folder / "grown")
+        assert_same(tables_of(folder / "lake-grown", is_placeless=True), tables_of(folder / "lake-once", is_placeless=True))
+        folds = tables_of(folder / "lake-grown")["folds"]
+        assert set(folds.filter(folds["source_file"].str.contains("z-copy"))["reason"]) <= {"snapshot", "partial"}
+    shutil.rmtree(folder)
+
+
+@QUICK
+@given(events, st.lists(st.integers(1, 59), max_size=3), st.permutations(range(4)))
+def test_split_into_files_in_any_order_equals_the_whole(values: list[Any], cuts: list[int], names: list[int]) -> None:
+    folder = scratch()
+    # Files are ordered by their first time, so a part must not begin at the second in which the one before began.
+    lines, _, _ = log_of([(*value[:-1], value[-1] + 1) for value in values])
+    write(folder / "once" / "log.jsonl", lines)
+    ingest(folder / "lake-once", folder / "once")
+    bounds = [0, *sorted({cut % len(lines) for cut in cuts} - {0}), len(lines)]
+    parts = [lines[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    for number, part in enumerate(parts):
+        write(folder / "split" / f"{names[number]}.jsonl", part)
+        if number % 2 == 0:
+            ingest(folder / "lake-split", folder / "split")
+    ingest(folder / "lake-split", folder / "split")
+    assert_same(tables_of(folder / "lake-split", is_placeless=True), tables_of(folder / "lake-once", is_placeless=True))
+    shutil.rmtree(folder)
+
+
+def test_second_ingest_changes_nothing(tmp_path: Path) -> None:
+    lines, _, _ = log_of([("step", 0, "Edit", t, "failure", "a" * 16, 1, 1) for t in ("a", "b", "a")])
+    write(tmp_path / "logs" / "log.jsonl", lines)
+    ingest(tmp_path / "lake", tmp_path / "logs")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "lake").rglob("*") if p.is_file() and p.name != "_lock"}
+    summary = ingest(tmp_path / "lake", tmp_path / "logs")
+    after = {p: p.stat().st_mtime_ns for p in (tmp_path / "lake").rglob("*") if p.is_file() and p.name != "_lock"}
+    assert before == after
+    assert (summary["files_same"], summary["files_new"], summary["files_grown"]) == (1, 0, 0)
