@@ -150,7 +150,7 @@ COMMANDS = [
     ("wget -q -O out.html https://h.io/a", "research", "wget", "https://h.io/a"),
     ("curl localhost:8080/health", "research", "curl", "http://localhost:8080/health"),
     ("python -c \"import requests; print(requests.get('https://h.io/a?x').text)\"", "research", "python", "https://h.io/a"),
-    ("python3 <<'EOF'\nurllib.request.urlopen('https://h.io/b').read()\nEOF", "research", "python", "https://h.io/b"),
+    ("python3 <<'EOF'\nurllib.request.urlopen('https://h.io/b').read()\nEOF", "research", "python3", "https://h.io/b"),
     ("gh api repos/a/b", "research", "gh", "repos/a/b"),
     ("npm view react versions", "research", "npm", "npm view"),
     # read

@@ -172,3 +172,21 @@ def test_the_simulated_user_s_calls_are_kept_apart() -> None:
     fed = _read(CORPUS / "tau2-bench" / "gpt-4o-telecom.json")[1]
     assert fed is not None
     assert sum(row["actor"] == "user" for row in fed.calls) == 125
+
+
+@pytest.mark.skipif(not TABLE, reason=f"corpus folder missing: {CORPUS}")
+@pytest.mark.parametrize("trial", ["kv-store-grpc__nGgzfFc", "pypi-server__CA8wgcZ"])
+def test_a_transcript_and_its_export_agree_step_by_step(trial: str) -> None:
+    transcript = _read(CORPUS / "claude-code" / "arenabench" / f"ccglm-bar-A-{trial}.jsonl")[1]
+    export = _read(CORPUS / "atif" / "arenabench" / "ccglm-bar-A" / "claude-code-glm-5-2" / f"{trial}.trajectory.json")[
+        1
+    ]
+    assert transcript is not None and export is not None
+    for kind, columns in (
+        ("call", ("session_id", "agent", "call_id", "action", "kind", "target", "fingerprint")),
+        ("result", ("session_id", "agent", "call_id", "is_error", "exit_code", "signature", "result_hash")),
+    ):
+        first, second = (
+            sorted(tuple(str(row[name]) for name in columns) for row in fed.rows[kind]) for fed in (transcript, export)
+        )
+        assert first == second

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from emitting import feed_document, head_of
 
+from emitting import feed_document, head_of
 from loopstats.formats.aider import Aider, count
 
 LOG = """

@@ -80,6 +80,14 @@ def test_results_by_id_else_by_position_within_the_step() -> None:
     ]
 
 
+def test_the_result_as_it_was_is_preferred_to_the_exporter_s_rendering() -> None:
+    metadata = {"raw_tool_result": {"tool_use_id": "a", "content": "boom", "is_error": True}}
+    rendered = _step(2, ["a"], [_result("a", "boom\n[stdout]\nboom")], extra={"tool_result_metadata": metadata})
+    other = _step(2, ["a"], [_result("a", "boom", is_error=True)])
+    first, second = (feed_document(Atif(), _trajectory(step)).results["a"] for step in (rendered, other))
+    assert (first["result_hash"], first["signature"]) == (second["result_hash"], second["signature"])
+
+
 def test_copied_steps_are_folded() -> None:
     fed = feed_document(Atif(), _trajectory(_step(2, ["a"], [], is_copied_context=True), _step(3, ["b"], [])))
     assert [row["call_id"] for row in fed.calls] == ["b"]

@@ -185,7 +185,7 @@ ifconfig
 read history man info help realpath readlink basename dirname sha1sum sha256sum sha512sum md5sum md5 shasum cksum \
 b2sum
 read nproc lscpu lsblk lsusb lspci nvidia-smi groups getent locale tput tty arch sw_vers objdump nm readelf ldd otool
-read hash alias dpkg-query apt-cache rpm cloc tokei scc test [ [[ (( expr bc seq yes true false : base64 iconv \
+read hash alias dpkg-query apt-cache rpm cloc tokei scc test [ [[ (( expr bc seq yes base64 iconv \
 paste join
 read split csplit tsort factor numfmt zcat bzcat xzcat zless ping dig nslookup host whois traceroute \
 sqlite3_analyzer ast-grep
@@ -247,7 +247,7 @@ operate apachectl jira linear airflow
 communicate mail mailx sendmail mutt msmtp swaks slack slackcat telegram-send sendEmail
 wait sleep wait watch inotifywait
 plan submit exit_forfeit
-setup cd pushd popd export unset source . set shopt trap echo printf exit return local readonly let read shift \
+setup true false : cd pushd popd export unset source . set shopt trap echo printf exit return local readonly let read shift \
 break continue
 setup getopts mapfile readarray unalias clear stty module disown
 """
@@ -502,9 +502,8 @@ _PATTERNS = {
     "effect_name": r"(?:install|deploy|run|start|serve|clean|release|publish|up|down|stop|dev|migrate|seed|push"
     r"|uninstall|distclean|docker)"
     r"(?:[:_.-]|\Z)",
-    "test_script": r"(?:run[_-]?)?(?:tests?|lint|check|build|verify|compile|configure|ci|validate|runtests"
-    r"|spec)(?:[._-].*)?\Z"
-    r"|.*[._-](?:tests?|spec|check|build|lint)(?:\.[a-z]{1,4})?\Z|run[_-]?tests?.*\Z|runtests.*\Z",
+    "test_script": r"(?:run[_-]?)?(?:tests?|lint|check|build|verify|compile|configure|ci|validate)"
+    r"(?:\.(?:sh|bash|zsh|ps1|bat|cmd))?\Z|run[_-]?tests?(?:[._-].*)?\Z",
     "script": r".*\.(?:sh|bash|py|pl|rb|js|mjs|cjs|ts|php|lua|exp|bat|ps1|exe|out|run|bin|jar|AppImage|tcl|r|R)\Z",
     "fetch": r"\brequests\.(?:get|head)\(|urlopen\(|urlretrieve\(|\bhttpx\.(?:get|stream)\(|\bfetch\("
     r"|\bhttps?\.get\(|axios\.get\("
@@ -1742,6 +1741,12 @@ class Call:
 _COMMANDS: dict[tuple[str, str | None], Any] = {}
 
 
+def _written(part: Part) -> str:
+    """The program as the command names it (`python3`), where that is the one that does the work."""
+    name = part.path.replace("\\", "/").rsplit("/", 1)[-1]
+    return name if shell.base_name(name) == part.program else part.program
+
+
 def _read_command(command: str, cwd: str | None) -> Any:
     key = (command, cwd)
     found = _COMMANDS.get(key)
@@ -1758,7 +1763,7 @@ def _read_command(command: str, cwd: str | None) -> Any:
         exit_part = parts[parts.exit_part]
         result = (
             kind,
-            part.program,
+            _written(part),
             targets,
             exit_part.program.lower(),
             not part.is_propagated or part.is_background,

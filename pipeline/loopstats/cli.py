@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 REJECTS_SHOWN = 20
 SHORT_ID = 8
-_IO_ERRNOS = frozenset({5, 27, 28, 30, 122})
+GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
+GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
 LOOP_COLUMNS = (
     "loop", "outcome", "tool", "message", "detected_at", "arm", "error_code", "count_events", "steps_to_outcome", "rule",
@@ -42,7 +43,7 @@ TOOL_COLUMNS = ("tool", "kind", "kind_source", "count_steps", "count_failures", 
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
 
 app = typer.Typer(
-    name="loopstats", no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="loopstats", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     help="Does what you do against stuck agents help? Break-rate lift against a blind control arm, from agent logs.",
     epilog="Exit codes: 0 ok, 1 internal error, 2 usage, 3 nothing matched, 4 too many rejects, 5 a check found something, "
     "74 I/O error, 75 lake locked, 130 interrupt.",
@@ -135,8 +136,11 @@ class Answer:
             return
         if self.format_name == "parquet" and sys.stdout.isatty():
             raise UsageError("-f parquet is binary; name a file with -o FILE, or pipe it")
-        sys.stdout.flush()
-        output.write_stream(sys.stdout.buffer, pieces)
+        try:
+            sys.stdout.flush()
+            output.write_stream(sys.stdout.buffer, pieces)
+        except BrokenPipeError:
+            _drop_stdout()
 
 
 def now_us() -> int:
@@ -214,7 +218,7 @@ def ingest(
             f"{len(summary['unbalanced'])} files have lines that are not accounted for ({names}); "
             "see `loopstats sql conservation`"
         )
-    if not summary["formats"]:
+    if not summary["rejects"] and not any(summary[f"files_{name}"] for name in ("new", "grown", "same", "gone")):
         raise NothingError(f"no log file under {', '.join(paths)}")
 
 
@@ -506,17 +510,31 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
+def hoisted(arguments: list[str]) -> list[str]:
+    """The arguments with the global options first, wherever they stood."""
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            rest += [item, *items]
+        elif item in GLOBAL_FLAGS or item.startswith(tuple(f"{name}=" for name in GLOBAL_VALUES)):
+            front.append(item)
+        elif item in GLOBAL_VALUES:
+            front += [item, *([value] if (value := next(items, None)) is not None else [])]
+        else:
+            rest.append(item)
+    return front + rest
+
+
 def run_command(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. Errors have been said."""
     try:
-        result = app(args=arguments, standalone_mode=False, prog_name="loopstats")
+        result = app(args=hoisted(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, prog_name="loopstats")
         return result if isinstance(result, int) else OK
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPT
-    except BrokenPipeError:
-        _drop_stdout()
-        return OK
     except Exception as error:
         if os.environ.get("LOOPSTATS_DEBUG") == "1":
             import traceback
@@ -533,14 +551,11 @@ def _explain(error: Exception) -> int:
     if type(error).__name__ == "Abort":
         say("interrupted")
         return INTERRUPT
-    if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{error}\n")
-        return USAGE
     if callable(message := getattr(error, "format_message", None)):
         say(f"{message()} (see loopstats --help)")
         return USAGE
-    if isinstance(error, OSError) and error.errno in _IO_ERRNOS:
-        say(f"{error.filename or 'output'}: {error.strerror}")
+    if isinstance(error, OSError):
+        say(f"{error.filename or 'I/O error'}: {error.strerror or error}")
         return IO
     say(f"internal error: {type(error).__name__}: {error} (LOOPSTATS_DEBUG=1 shows where; please report it)")
     return INTERNAL

@@ -7,6 +7,7 @@ rejected with a reason, and neither ever costs the line before or after it. No w
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -14,12 +15,13 @@ import msgspec
 
 from loopstats.errors import Reject
 
+MAX_DEPTH = 200
+MAX_DIGITS = 40
+_INT64 = 1 << 63
 _DECODER = msgspec.json.Decoder()
 _BOM = b"\xef\xbb\xbf"
-_LENIENT = json.JSONDecoder(strict=False, parse_int=lambda digits: int(digits) if len(digits) <= 40 else None)
-_RAW_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\t]")
-_NOT_NUMBERS = re.compile(r"(?<![\w\"])-?(?:NaN|Infinity)(?![\w\"])")
-MAX_DEPTH = 200
+_BETWEEN = " \t\r\n\x00"
+_CUT_LITERAL = re.compile(r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[a-z]{0,6}|[-+.eE0-9]+|\\|\\?u[0-9A-Fa-f]{0,3})\Z")
 
 
 def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
@@ -44,7 +46,79 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         raise Reject("too_deep") from None
     if not isinstance(value, dict):
         raise Reject("not_an_object")
+    count_keys, is_in_range = _survey(value, 0)
+    # A quote before a colon closes a key, unless it is an escaped one inside a string: more of them than keys means
+    # that some came twice. A key with a space before its colon is not seen: what is counted is so, though not all.
+    count_closed = raw.count(b'":')
+    if count_closed > count_keys and count_closed - raw.count(b'\\":') > count_keys:
+        repairs.append("duplicate_key")
+    if not is_in_range:
+        repairs.append("number")
     return [value], tuple(repairs)
+
+
+def _survey(value: Any, depth: int) -> tuple[int, bool]:
+    """How many keys the objects in `value` have together, and whether all its integers have 64 bits."""
+    if depth > MAX_DEPTH:
+        raise Reject("too_deep")
+    count, is_in_range = 0, True
+    if value.__class__ is dict:
+        count = len(value)
+        value = value.values()
+    for item in value:
+        kind = item.__class__
+        if kind is dict or kind is list:
+            more, is_fine = _survey(item, depth + 1)
+            count += more
+            is_in_range = is_in_range and is_fine
+        elif kind is int and not -_INT64 <= item < _INT64:
+            is_in_range = False
+    return count, is_in_range
+
+
+class _Lenient:
+    """A decoder that takes what the grammar forbids and writes down what it took."""
+
+    def __init__(self, repairs: list[str]) -> None:
+        self._repairs = repairs
+        hooks: dict[str, Any] = {
+            "object_pairs_hook": self._object, "parse_int": self._int, "parse_float": self._float,
+            "parse_constant": self._constant,
+        }
+        self._strict = json.JSONDecoder(strict=True, **hooks)
+        self._loose = json.JSONDecoder(strict=False, **hooks)
+
+    def decode(self, text: str, position: int) -> tuple[Any, int]:
+        """The value at `position` and where it ends; ValueError where there is none, RecursionError if too deep."""
+        try:
+            return self._strict.raw_decode(text, position)
+        except ValueError as error:
+            if not str(error).startswith("Invalid control character"):
+                raise
+        self._repairs.append("control")
+        return self._loose.raw_decode(text, position)
+
+    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built = dict(pairs)
+        if len(built) < len(pairs):
+            self._repairs.append("duplicate_key")
+        return built
+
+    def _int(self, digits: str) -> int | None:
+        value = int(digits) if len(digits) <= MAX_DIGITS else None
+        if value is None or not -_INT64 <= value < _INT64:
+            self._repairs.append("number")
+        return value
+
+    def _float(self, digits: str) -> float | None:
+        value = float(digits)
+        if math.isfinite(value):
+            return value
+        self._repairs.append("number")
+        return None
+
+    def _constant(self, _: str) -> None:
+        self._repairs.append("not_a_number")
 
 
 def _decode_slowly(raw: bytes, repairs: list[str]) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
@@ -55,42 +129,45 @@ def _decode_slowly(raw: bytes, repairs: list[str]) -> tuple[list[dict[str, Any]]
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "replace")
         repairs.append("utf8")
+    lenient = _Lenient(repairs)
     objects: list[dict[str, Any]] = []
     position, end = 0, len(text)
     while position < end:
-        while position < end and text[position] in " \t\r\n\x00":
+        start = position
+        while position < end and text[position] in _BETWEEN:
             position += 1
+        if "\x00" in text[start:position]:
+            repairs.append("control")
         if position >= end:
             break
+        kept = len(repairs)
         try:
-            value, position = _LENIENT.raw_decode(text, position)
+            value, position = lenient.decode(text, position)
         except RecursionError:
             raise Reject("too_deep") from None
         except ValueError as error:
-            if objects:
-                repairs.append("trailing_garbage")
-                break
-            raise Reject("truncated" if _is_truncated(text, error) else "invalid_json") from None
+            value = error
         if not isinstance(value, dict):
             if objects:
-                repairs.append("trailing_garbage")
+                repairs[kept:] = ["trailing_garbage"]
                 break
+            if isinstance(value, ValueError):
+                raise Reject("truncated" if _is_truncated(text, value) else "invalid_json") from None
             raise Reject("not_an_object")
         objects.append(value)
     if len(objects) > 1:
         repairs.append("two_objects")
     scrubbed = [_scrub(item, repairs, 0) for item in objects]
-    if _RAW_CONTROL.search(text.strip()):
-        repairs.append("control")
-    if _NOT_NUMBERS.search(text):
-        repairs.append("not_a_number")
-    return scrubbed, tuple(dict.fromkeys(repairs or ["number"]))
+    return scrubbed, tuple(dict.fromkeys(repairs))
 
 
 def _is_truncated(text: str, error: ValueError) -> bool:
-    """The text stops in the middle of a value: the parser came to its end, or a string is never closed."""
+    """The text stops in the middle of a value: the parser came to its end, or a string or a word is never closed."""
     position = getattr(error, "pos", 0)
-    return position >= len(text.rstrip()) or "Unterminated string" in str(error)
+    rest = text[position:].rstrip()
+    if not rest or "Unterminated string" in str(error):
+        return True
+    return len(rest) <= MAX_DIGITS and _CUT_LITERAL.match(rest) is not None
 
 
 def _scrub(value: Any, repairs: list[str], depth: int) -> Any:
@@ -120,8 +197,13 @@ def decode_document(data: bytes) -> Any:
         raise Reject("too_deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
+    loose = text.decode("utf-8", "replace").strip(_BETWEEN)
+    repairs: list[str] = []
     try:
-        return _scrub(_LENIENT.decode(text.decode("utf-8", "replace")), [], 0)
+        value, end = _Lenient(repairs).decode(loose, 0)
+        if end < len(loose):
+            raise Reject("invalid_json")
+        return _scrub(value, repairs, 0)
     except RecursionError:
         raise Reject("too_deep") from None
     except ValueError:

@@ -481,13 +481,20 @@ class _Units:
 def _strategy_loops(loops: pl.DataFrame, as_of_us: int) -> pl.DataFrame:
     """Strategy loops detected by the as-of, one row per unit."""
     at = pl.col("detected_at").cast(TIME).to_physical()
-    frame = loops.filter((pl.col("rule") == rule.STRATEGY_LOOP) & (at.is_null() | (at <= as_of_us)))
-    # Equal keys have equal hashes, so too few distinct hashes are the only sign of a repeated row that is looked for.
-    prints = frame.select(pl.col("run_id").hash(1) ^ pl.col("signature").hash(2) ^ pl.col("is_enrolled").hash(3))
-    if prints.to_series().n_unique() < frame.height:
-        key = [*KEY, "is_enrolled"]
-        frame = frame.sort(frame.columns, nulls_last=True).unique(key, keep="first", maintain_order=True)
-    return frame
+    known = loops.filter((pl.col("rule") == rule.STRATEGY_LOOP) & (at.is_null() | (at <= as_of_us)))
+    return _once(known, *KEY, "is_enrolled")
+
+
+def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
+    """One row per key. Of rows that repeat a key the smallest stays, so that their order changes nothing."""
+    # Equal keys have equal hashes: only rows whose hash is not alone can repeat a key.
+    hashes = [pl.col(name).hash(i) for i, name in enumerate(key)]
+    prints = frame.select(pl.reduce(lambda a, b: a ^ b, hashes)).to_series()
+    if prints.n_unique() == frame.height:
+        return frame
+    is_shared = prints.is_duplicated()
+    shared = frame.filter(is_shared).sort(frame.columns, nulls_last=True)
+    return pl.concat([frame.filter(~is_shared), shared.unique(key, keep="first", maintain_order=True)])
 
 
 def _codes(values: pl.Series) -> Ints:
@@ -736,6 +743,7 @@ def lift(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, 
         check_early(sorted(where.meta.root_names()), "filter")
     if since_us is not None and until_us is not None and since_us >= until_us:
         raise UsageError(f"the window from {iso(since_us)} to {iso(until_us)} is empty")
+    sessions = _once(sessions, "session_id")
     asked = [*by, *([] if where is None else where.meta.root_names())]
     known = _strategy_loops(loops.select(sorted({*_COLUMNS, *asked})), as_of_us)
     checks = _audit(known, sessions, detections, deliveries, settings, as_of_us)
@@ -776,7 +784,7 @@ class _Question:
 
 def _session_facts(sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
                    as_of_us: int) -> pl.DataFrame:
-    """Sessions that an experiment names by the as-of: session_id, experiment, epoch, share, salt, digest, enrolment."""
+    """Sessions that an experiment names by the as-of, with the writer's digest and how they were enrolled."""
     named = pl.concat([frame.select("session_id", "ts", "experiment") for frame in (detections, deliveries)])
     named = (
         named.filter(pl.col("experiment").is_not_null()).sort("session_id", "ts", "experiment", nulls_last=True)
@@ -788,11 +796,9 @@ def _session_facts(sessions: pl.DataFrame, detections: pl.DataFrame, deliveries:
         (pl.col("is_enrolled") | pl.col("is_late_enrolment")) & (at.is_null() | (at <= as_of_us))
     )
     return (
-        touched.unique("session_id", keep="first", maintain_order=True)
-        .join(named, on="session_id", how="left")
+        touched.join(named, on="session_id", how="left")
         .with_columns(pl.coalesce("experiment", "experiment_logged").fill_null("").alias("experiment"))
-        .select("session_id", "experiment", "rule_digest", "salt_id", "is_enrolled", "is_late_enrolment", "is_open")
-        .sort("session_id")
+        .select("session_id", "experiment", "rule_digest", "is_enrolled", "is_late_enrolment", "is_open")
     )
 
 
@@ -1260,7 +1266,7 @@ def audit(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame,
     share that the assignment uses; records of a session whose salt is not configured are counted as unchecked.
     """
     limit = _NO_TIME if as_of_us is None else as_of_us
-    return _audit(_strategy_loops(loops, limit), sessions, detections, deliveries, settings, limit)
+    return _audit(_strategy_loops(loops, limit), _once(sessions, "session_id"), detections, deliveries, settings, limit)
 
 
 def _audit(known: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
@@ -1289,7 +1295,7 @@ def _records(detections: pl.DataFrame, deliveries: pl.DataFrame, sessions: pl.Da
         deliveries.select(*place, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
     ])
     at = pl.col("ts").cast(TIME).to_physical()
-    terms = sessions.unique("session_id", keep="first", maintain_order=True).select(
+    terms = sessions.select(
         "session_id", pl.col("experiment").alias("experiment_session"), "salt_id",
         pl.col("share_bp").alias("share_session"), "is_enrolled",
     )
@@ -1324,25 +1330,31 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
     is_checked = pl.col("arm_true").is_not_null() & (pl.col("arm").is_not_null() | pl.col("arm_bp").is_not_null())
     is_other = [(pl.col(told) != pl.col(f"{told}_true")).fill_null(False) for told in ("arm", "arm_bp")]
     wrong = records.filter(is_checked & pl.any_horizontal(is_other))
-    units = live.select("session_id", *KEY, "arm", "is_delivered", "loop_id")
+    units = live.select("loop_id", *KEY, "arm", "is_delivered")
     enrolled = records.filter(pl.col("is_enrolled") & pl.col("signature").is_not_null())
     logged = enrolled.group_by(KEY).agg(pl.coalesce("arm_true", "arm").drop_nulls().first().alias("arm"))
     only_log = logged.join(units, on=KEY, how="anti")
-    only_replay = units.join(logged, on=KEY, how="anti")
-    treated, held = units.filter(pl.col("arm") == "treated"), units.filter(pl.col("arm") == "holdout")
+    only_replay = units.join(logged, on=KEY, how="anti") if logged.height else units
     is_delivered = pl.col("is_delivered").fill_null(False)
+    treated, held = units.filter(pl.col("arm") == "treated"), units.filter(pl.col("arm") == "holdout")
     missed, leaked = treated.filter(~is_delivered), held.filter(is_delivered)
+    delivered = records.filter(pl.col("is_delivery") & is_delivered)
+    strays = delivered.join(known.select(KEY), on=KEY, how="anti") if delivered.height else delivered
     has_deliveries = bool(records["is_delivery"].any())
-    strays = records.filter(pl.col("is_delivery") & is_delivered).join(known.select(KEY), on=KEY, how="anti")
     count_checked = records.filter(is_checked).height
+    names = ["loop_id", *KEY]
     return ExperimentAudit(
-        name, count_checked, records.height - count_checked,
-        _named(wrong, [*KEY, "arm", "arm_true", "arm_bp", "arm_bp_true", "source_file", "source_line"]),
-        _rates(only_log, logged), _rates(only_replay, units), _named(only_log, [*KEY, "arm"]),
-        _named(only_replay, ["loop_id", *KEY, "arm"]), records.height > 0, has_deliveries,
-        Rate(missed.height, treated.height),
-        _named(missed, ["loop_id", *KEY]) if has_deliveries else Named(missed.height), Rate(leaked.height, held.height), _named(leaked, ["loop_id", *KEY]),
-        _named(strays, [*KEY, "source_file", "source_line"]), _splits(live),
+        experiment=name, n_checked=count_checked, n_unchecked=records.height - count_checked,
+        hash_failures=_named(wrong, [*KEY, "arm", "arm_true", "arm_bp", "arm_bp_true", "source_file", "source_line"]),
+        only_log=_rates(only_log, logged), only_log_named=_named(only_log, [*KEY, "arm"]),
+        only_replay=_rates(only_replay, units),
+        # Where nothing is logged every loop is missing and every treated one was missed: a count says it all.
+        only_replay_named=_named(only_replay, [*names, "arm"]) if logged.height else Named(only_replay.height),
+        has_records=records.height > 0, has_deliveries=has_deliveries,
+        treated_not_delivered=Rate(missed.height, treated.height),
+        treated_not_delivered_named=_named(missed, names) if has_deliveries else Named(missed.height),
+        holdout_delivered=Rate(leaked.height, held.height), holdout_delivered_named=_named(leaked, names),
+        delivered_without_loop=_named(strays, [*KEY, "source_file", "source_line"]), splits=_splits(live),
     )
 
 
@@ -1357,7 +1369,10 @@ def _rates(part: pl.DataFrame, whole: pl.DataFrame) -> tuple[tuple[str, Rate], .
 
 
 def _named(frame: pl.DataFrame, columns: list[str]) -> Named:
-    shown = frame.select(columns).sort(columns, nulls_last=True).head(NAMED_MAX)
+    shown = frame.select(columns)
+    if shown.height > NAMED_MAX:
+        shown = shown.bottom_k(NAMED_MAX, by=columns)
+    shown = shown.sort(columns, nulls_last=True)
     return Named(frame.height, tuple(tuple(row.items()) for row in shown.iter_rows(named=True)))
 
 
@@ -1457,8 +1472,8 @@ def _doubts(estimate: Estimate) -> Iterator[Notice]:
     if is_live and after.get("ci_low") is not None and not after["ci_low"] <= 0 <= after["ci_high"]:
         yield _notice("interference", name)
     first, fixed = estimate.sensitivities.get("first_loop_only"), estimate.headline.ci_fixed
-    has_both = is_live and first is not None and first.lift is not None and fixed is not None
-    if has_both and not fixed[0] <= first.lift <= fixed[1]:
+    is_known = is_live and first is not None and first.lift is not None and fixed is not None
+    if is_known and first is not None and fixed is not None and not fixed[0] <= (first.lift or 0.0) <= fixed[1]:
         yield _notice("first_loop_differs", name)
 
 

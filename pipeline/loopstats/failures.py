@@ -71,23 +71,37 @@ PATTERNS = {
         r"|(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{30,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
         r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){1,4})"
     ),
-    "secret_pem": r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[A-Za-z0-9+/=\s\\:,-]*?-----END [A-Z0-9 ]{0,40}KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\]*)",
-    "secret_bearer": r"(?i:(?<![a-z])(bearer )(?![a-z]{1,19}[.,;:]?(?: |$))[a-z0-9._~+/=-]{6,})",
-    "secret_header": r"(?i:(authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?(?:(?:basic|bearer|token|digest|apikey|negotiate) )?)(?!<secret>)[^\s\"',;]+)",
-    "secret_cookie": r"(?i:(cookie[\"']?: ?)(?!<secret>)[^\s\"']+(?:; ?[^\s\"';=]+=[^\s\"';]*)*)",
+    # on lower-cased text; what stands in the first group stays
+    "secret_pem": (
+        r"-----begin [a-z0-9 ]{0,40}private key(?: block)?-----(?:[a-z0-9+/=\s\\]*)(?:-----end [a-z0-9 ]{0,40}key(?: block)?-----)?"
+    ),
+    "secret_bearer": r"(bearer )(?<![a-z]bearer )(?![a-z]{1,19}[.,;:]?(?: |$))[a-z0-9._~+/=-]{6,}",
+    "secret_header": (
+        r"(authorization[\"']?\s{0,2}[:=]\s{0,2}[\"']?"
+        rf"(?!(?:(?:basic|bearer|token|digest|apikey|negotiate) )?(?:<secret>|[{_S}]))"
+        r"(?:(?:basic|bearer|token|digest|apikey|negotiate) )?)[^\s\"',;]+"
+    ),
+    "secret_cookie": (
+        rf"(cookie[\"']?\s{{0,2}}[:=]\s{{0,2}}[\"']?)(?!<secret>|[{_S}])[^\s\"';{_S}]+(?:; ?[^\s\"';=]+=[^\s\"';]*)*"
+    ),
     "secret_keyed": (
-        r"(?i:((?:passw(?:or)?d|passphrase|(?<![a-z])pass(?==)|(?:db|user|root|my|admin)_?pwd|(?<![a-z])pwd(?==[^/\\~.])|secret"
-        r"|(?<!unexpected )(?<!invalid )(?<!illegal )(?<!next )(?<!expected )(?<!missing )token|credentials?"
+        r"((?:passw(?:or)?d|passphrase|pass(?<![a-z]pass)(?==)|pwd(?:(?<=db_pwd)|(?<=user_pwd)|(?<=root_pwd)|(?<=my_pwd)"
+        r"|(?<![a-z]pwd)(?==[^/\\~.]))|secret|token(?<!unexpected token)(?<!invalid token)(?<!illegal token)(?<!next token)"
+        r"(?<!expected token)(?<!missing token)|credentials?"
         r"|(?:api|access|private|secret|auth|signing|encryption|account|client|master|service|shared)[_-]?(?:access[_-]?)?key"
-        r"|(?<=[?&])(?:key|sig|signature|auth|code))(?:_?(?:hash|value|base64|b64))?\\?[\"']?\]?\s{0,2}(?:=>|:=|[:=])\s{0,2}\\?)"
-        rf"(?!\\?<secret>|\\?[{_S}]|(?<=: )[a-z]{{1,20}} [a-z<{_S}])(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}}\]>]+))"
+        r"|key(?<=[?&]key)|sig(?<=[?&]sig)|signature(?<=[?&]signature)|auth(?<=[?&]auth)|code(?<=[?&]code))"
+        r"(?:_?(?:hash|value|base64|b64))?\\?[\"']?\]?\s{0,2}(?:=>|:=|[:=])\s{0,2}\\?)"
+        rf"(?!\\?<secret>|\\?[{_S}]|(?<=: )[a-z]{{1,20}} [a-z<{_S}])(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}}\]>]+)"
     ),
     "secret_flag": (
-        r"(?i:(--[a-z0-9-]{0,40}(?:passw(?:or)?d|passphrase|secret|token|api-?key|access-?key|private-?key) )"
-        rf"(?!<secret>|-|[{_S}]|[a-z]{{1,20}}(?: [a-z<{_S}]|[.,:;]|$))(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)]+))"
+        rf"(--(?<![a-z0-9{_S}-]--)[a-z0-9-]{{0,40}}(?:passw(?:or)?d|passphrase|secret|token|api-?key|access-?key|private-?key) )"
+        rf"(?!<secret>|-|[{_S}]|[a-z]{{1,20}}(?: [a-z<{_S}]|[.,:;]|$))(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)]+)"
     ),
-    "secret_userinfo": r"(://)(?!<secret>@)[^\s/@\"'<>]{1,300}(?=@)",
-    "secret_webhook": r"(hooks\.slack\.com/(?:services|workflows)/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot)(?!<secret>)[A-Za-z0-9/_:-]+",
+    "secret_userinfo": rf"(://)(?!<secret>@)[^\s/@\"'<>{_S}]{{1,300}}(?=@)",
+    "secret_webhook": (
+        r"((?:hooks\.slack\.com/(?:services|workflows)|discord(?:app)?\.com/api/webhooks|api\.telegram\.org/bot)/?)"
+        rf"(?!<secret>|[{_S}])[a-z0-9/_:-]+"
+    ),
     "secret_long": r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9_+=-]{23,}",
     "secret_base64": r"(?<![A-Za-z0-9+/])(?=[^+/]{0,38}[+/])[A-Za-z0-9+/]{40,}={0,2}(?![A-Za-z0-9+/])",
     "runs": r"[a-z]+|[A-Z]+|[0-9]+",
@@ -127,7 +141,7 @@ PATTERNS = {
     "number": _NUMBER,
     "keep_before": (
         r"(?:exit(?:ed|s)?|code|status|errno|http|(error))[\"')]?"
-        r"(?: (?:with|was|is|of|value|non-zero|response|number)){0,4}[\"']?(?:[ =#(\[]|:(?! ?\S* ?\S* )){1,3}-?$"
+        r"(?: (?:with|was|is|of|value|non-zero|response|number)){0,4}[\"']?[ =#:(\[]{1,3}-?$"
     ),
     "keep_count_before": r"(?:^|[^a-z])(?:fail(?:ed|ures?|ing|s)?|errors|problems|issues)[\"']?(?:[:=] ?| (?=$))$",
     "keep_count_after": (
@@ -142,8 +156,22 @@ SECRET_WORDS = (
     ("secret_header", ("authorization",)),
     ("secret_bearer", ("bearer ",)),
     ("secret_cookie", ("cookie",)),
-    ("secret_keyed", ("passw", "passphrase", "pass=", "pwd", "secret", "token", "credential", "key", "?sig", "&sig", "auth=", "code=")),
-    ("secret_flag", (" --", "--")),
+    (
+        "secret_keyed",
+        "passw",
+        "passphrase",
+        "pass=",
+        "pwd",
+        "secret",
+        "token",
+        "credential",
+        "key",
+        "?sig",
+        "&sig",
+        "auth=",
+        "code=",
+    ),
+    ("secret_flag", ("--",)),
     ("secret_userinfo", ("://",)),
     ("secret_webhook", ("hooks.slack", "webhooks", "api.telegram")),
 )
@@ -203,22 +231,61 @@ CODES = (
 
 # Lines that a shell, a package script or a harness puts around what the program said.
 WRAPPERS = (
-    ("exit", "exit", r"\[?(?:Error: )?(?:Exit code:? ?-?[0-9]+|exit[ _]code[:\]] ?-?[0-9]+|exit status -?[0-9]+|(?:Command|Process) (?:exited|failed|finished|terminated) with (?:exit )?code:? ?-?[0-9]+)[\].]?"),
+    (
+        "exit",
+        "exit",
+        r"\[?(?:Error: )?(?:Exit code:? ?-?[0-9]+|exit[ _]code[:\]] ?-?[0-9]+|exit status -?[0-9]+|(?:Command|Process"
+        r") (?:exited|failed|finished|terminated) with (?:exit )?code:? ?-?[0-9]+)[\].]?",
+    ),
     ("finished", "exit code", r"\[?(?:The )?[Cc]ommand (?:completed|finished|exited) with exit code -?[0-9]+\.?\]?"),
     ("aborted", "interrupted", r"\[Request interrupted by user(?: for tool use)?\]"),
-    ("returncode", "<", r"</?(?:returncode|output|stdout|stderr|error|exit_code|output_head|output_tail|exception_info)>(?:-?[0-9]+</(?:returncode|exit_code)>)?"),
-    ("stream", "std|[exit|output", r"\[(?:stderr|stdout|exit_code)\](?: -?[0-9]+)?|(?:stderr|stdout|STDERR|STDOUT|Output|output):"),
+    (
+        "returncode",
+        "<",
+        r"</?(?:returncode|output|stdout|stderr|error|exit_code|output_head|output_tail|exception_info)>(?:-?[0-9]+</"
+        r"(?:returncode|exit_code)>)?",
+    ),
+    (
+        "stream",
+        "std|[exit|output",
+        r"\[(?:stderr|stdout|exit_code)\](?: -?[0-9]+)?|(?:stderr|stdout|STDERR|STDOUT|Output|output):",
+    ),
     ("task", "task failed", r"(?:\[[A-Za-z0-9_:./-]{1,60}\] )?(?:ERROR )?[Tt]ask failed(?: with exit code [0-9]+)?\.?"),
     ("mise", "error task|error run|mise error", r"(?:mise )?ERROR (?:task failed|Run with --verbose).*|mise ERROR .*"),
     ("tool", "[error]", r"\[error\] tool reported failure"),
-    ("npm", "npm ", r"npm (?:ERR!|error) ?(?:(?:code|errno|syscall|path|location|workspace|command|lifecycle|signal|A complete log of this run)(?: .*)?|[A-Za-z0-9@/_.-]+@[0-9][^ ]* .*: `.*`|Exit status [0-9]+|Lifecycle script `.*` failed with error:?|Failed at the .* script\.?|This is probably not a problem with npm.*|.*_logs.*)?"),
-    ("yarn", "error command|info visit", r"error Command failed with exit code [0-9]+\.|info Visit https://yarnpkg\.com.*|error Command failed with signal .*"),
+    (
+        "npm",
+        "npm ",
+        r"npm (?:ERR!|error) ?(?:(?:code|errno|syscall|path|location|workspace|command|lifecycle|signal|A complete lo"
+        r"g of this run)(?: .*)?|[A-Za-z0-9@/_.-]+@[0-9][^ ]* .*: `.*`|Exit status [0-9]+|Lifecycle script `.*` faile"
+        r"d with error:?|Failed at the .* script\.?|This is probably not a problem with npm.*|.*_logs.*)?",
+    ),
+    (
+        "yarn",
+        "error command|info visit",
+        r"error Command failed with exit code [0-9]+\.|info Visit https://yarnpkg\.com.*|error Command failed with si"
+        r"gnal .*",
+    ),
     ("pnpm", "elifecycle|recursive_run", r"\u2009?ELIFECYCLE\u2009? .*|.*ERR_PNPM_RECURSIVE_RUN_FIRST_FAIL.*"),
     ("bun", "error: script", r"error: script \".*\" (?:exited with code|was terminated by signal) .*"),
     ("poe", "aborted after|recipe", r"Error: Sequence aborted after failed subtask .*|error: Recipe `.*` failed.*"),
-    ("make", "make|ninja: |failed: ", r"g?make(?:\[[0-9]+\])?: (?:\*\*\* .*|(?:Entering|Leaving) directory .*|Target .* not remade because of errors\.)|ninja: build stopped: .*|FAILED: .*CMakeFiles/.*"),
-    ("cargo", "to rerun|target|caused by", r"(?:error: )?(?:test failed, to rerun pass .*|[0-9]+ targets? failed:|Caused by:)"),
-    ("set", "", r"ERROR:|Error:|ERRORS:|error:|Errors:|errors:|FAILURES!|FAIL|FAILED|\(no output\)|<no output>|Command aborted"),
+    (
+        "make",
+        "make|ninja: |failed: ",
+        r"g?make(?:\[[0-9]+\])?: (?:\*\*\* .*|(?:Entering|Leaving) directory .*|Target .* not remade because of error"
+        r"s\.)|ninja: build stopped: .*|FAILED: .*CMakeFiles/.*",
+    ),
+    (
+        "cargo",
+        "to rerun|target|caused by",
+        r"(?:error: )?(?:test failed, to rerun pass .*|[0-9]+ targets? failed:|Caused by:)",
+    ),
+    (
+        "set",
+        "",
+        r"ERROR:|Error:|ERRORS:|error:|Errors:|errors:|FAILURES!|FAIL|FAILED|\(no output\)|<no output>|Command aborte"
+        r"d",
+    ),
     ("prompt", "@", r"[A-Za-z0-9_.-]{1,32}@[A-Za-z0-9_.-]{1,64}:[^\s]{0,200} ?[#$] ?"),
     ("run", "$ |> ", r"\[[A-Za-z0-9_:./-]{1,40}\] \$ .*|> \S.*|\$ .*"),
 )  # fmt: skip
@@ -228,12 +295,47 @@ WRAPPERS = (
 # Whole lines that a harness, a guard or this project adds to a result: gone before anything is read.
 ADDED = (
     ("loopstats", "[loopstats]", r"\[loopstats\].*"),
-    ("hook", "PreToolUse|PostToolUse|Stop hook |SubagentStop hook |UserPromptSubmit hook |SessionStart hook |Notification hook ", r"(?:Pre|Post)ToolUse(?:Failure)?(?::[A-Za-z0-9_|*.-]{1,80})? hook .*|(?:Stop|SubagentStop|UserPromptSubmit|SessionStart|Notification) hook (?:feedback|error|additional context|success|blocking error|stopped).*"),
-    ("truncated", "[|(|<|.|\u2026|- |--|Output |Result |Observation |Content |Text |Response |output |result |observation |content |text |response |0|1|2|3|4|5|6|7|8|9", r"[\[(<.\u2026 -]{0,6}(?:[0-9,]+ (?:more )?(?:characters|chars|lines|bytes|tokens|words) )?(?:[Oo]utput |[Rr]esult |[Oo]bservation |[Cc]ontent |[Tt]ext |[Rr]esponse )?(?:was |were )?(?:truncated|clipped|omitted|elided|TRUNCATED)[^\n]{0,200}[\])>.\u2026]+|\.\.\. ?\[[0-9,]+ [a-z ]{1,40}\] ?\.\.\."),
-    ("omitted", "[...|\u2026 +|\u2026+|Total output lines|<elided_chars>|<warning>|</warning>|<persisted-output>|</persisted-output>|<response clipped>", r"\[\.\.\. .{0,120} \.\.\.\]|\[\.\.\. omitted [0-9]+ of [0-9]+ lines \.\.\.\]|\u2026 ?\+[0-9]+ lines.*|Total output lines: [0-9]+|<elided_chars>.*|</?(?:warning|persisted-output|response clipped)>.*"),
-    ("overflow", "[Output|(Output|Output too|[Full|(Full|Full output|[Showing|(Showing|Showing l|[Read |(Read |Read more|Read the rest", r"[\[(]?(?:Output too large.*|Full output(?: saved)?(?: to|:) .*|Showing (?:lines|last) [0-9].*|Read (?:more|the rest) .{0,80}offset.*)"),
-    ("counter", "(|[|File unchanged|[File unchanged|Duplicate |duplicate |Same |same ", r"[\[(](?:read|call|use|attempt) (?:#|no\.? ?|number )?[0-9]+(?: (?:of|time)s?.*)?[\])]|\[?(?:File unchanged since last read|[Dd]uplicate (?:result|call|output)|[Ss]ame (?:result|output) as).*"),
-    ("guard", "[|(|<|\u26a0|Loop |Tool loop |loop |tool loop |You have ", r"[\[(<]?(?:\u26a0\ufe0f? ?)?(?:[Tt]ool )?[Ll]oop (?:warning|detected|note|guard)\b.*|(?:\u26a0\ufe0f? ?)?You have (?:already )?(?:called|run|read|executed) this .{0,80}(?:times|identical).*"),
+    (
+        "hook",
+        "PreToolUse|PostToolUse|Stop hook |SubagentStop hook |UserPromptSubmit hook |SessionStart hook |Notification "
+        "hook ",
+        r"(?:Pre|Post)ToolUse(?:Failure)?(?::[A-Za-z0-9_|*.-]{1,80})? hook .*|(?:Stop|SubagentStop|UserPromptSubmit|S"
+        r"essionStart|Notification) hook (?:feedback|error|additional context|success|blocking error|stopped).*",
+    ),
+    (
+        "truncated",
+        "[|(|<|.|\u2026|- |--|Output |Result |Observation |Content |Text |Response |output |result |observation |cont"
+        "ent |text |response |0|1|2|3|4|5|6|7|8|9",
+        r"[\[(<.\u2026 -]{0,6}(?:[0-9,]+ (?:more )?(?:characters|chars|lines|bytes|tokens|words) )?(?:[Oo]utput |[Rr]"
+        r"esult |[Oo]bservation |[Cc]ontent |[Tt]ext |[Rr]esponse )?(?:was |were )?(?:truncated|clipped|omitted|elide"
+        r"d|TRUNCATED)[^\n]{0,200}[\])>.\u2026]+|\.\.\. ?\[[0-9,]+ [a-z ]{1,40}\] ?\.\.\.",
+    ),
+    (
+        "omitted",
+        "[...|\u2026 +|\u2026+|Total output lines|<elided_chars>|<warning>|</warning>|<persisted-output>|</persisted-"
+        "output>|<response clipped>",
+        r"\[\.\.\. .{0,120} \.\.\.\]|\[\.\.\. omitted [0-9]+ of [0-9]+ lines \.\.\.\]|\u2026 ?\+[0-9]+ lines.*|Total "
+        r"output lines: [0-9]+|<elided_chars>.*|</?(?:warning|persisted-output|response clipped)>.*",
+    ),
+    (
+        "overflow",
+        "[Output|(Output|Output too|[Full|(Full|Full output|[Showing|(Showing|Showing l|[Read |(Read |Read more|Read "
+        "the rest",
+        r"[\[(]?(?:Output too large.*|Full output(?: saved)?(?: to|:) .*|Showing (?:lines|last) [0-9].*|Read (?:more|"
+        r"the rest) .{0,80}offset.*)",
+    ),
+    (
+        "counter",
+        "(|[|File unchanged|[File unchanged|Duplicate |duplicate |Same |same ",
+        r"[\[(](?:read|call|use|attempt) (?:#|no\.? ?|number )?[0-9]+(?: (?:of|time)s?.*)?[\])]|\[?(?:File unchanged "
+        r"since last read|[Dd]uplicate (?:result|call|output)|[Ss]ame (?:result|output) as).*",
+    ),
+    (
+        "guard",
+        "[|(|<|\u26a0|Loop |Tool loop |loop |tool loop |You have ",
+        r"[\[(<]?(?:\u26a0\ufe0f? ?)?(?:[Tt]ool )?[Ll]oop (?:warning|detected|note|guard)\b.*|(?:\u26a0\ufe0f? ?)?You"
+        r" have (?:already )?(?:called|run|read|executed) this .{0,80}(?:times|identical).*",
+    ),
     ("notice", "[notice]", r"\[notice\] .*"),
 )  # fmt: skip
 TAGS_DROPPED = ("system-reminder", "loopstats", "user-prompt-submit-hook", "local-command-caveat")
@@ -248,19 +350,55 @@ QUOTED_INPUT = (
     ("Invalid `old_str` parameter: ", ". No replacement was performed."),
 )
 SANDBOX = (
-    ("denied", r"failed in sandbox \S{1,40} with execution error: (?:sandbox denied exec error, exit code: -?[0-9]+, stdout: ?)?"),
+    (
+        "denied",
+        r"failed in sandbox \S{1,40} with execution error: (?:sandbox denied exec error, exit code: -?[0-9]+, stdout:"
+        r" ?)?",
+    ),
 )
 
 # A runner's own last word. `count`: failed when a number of failures in it (its groups, else COUNTS) is above zero.
 # Shown as the salient line: `last` the last such line, `first` the first, `no` only the verdict is used.
 SUMMARIES = (
-    ("pytest", "count", "last", " in ", r"(?:=+ )?(?:[0-9]+ (?:failed|passed|skipped|deselected|xfailed|xpassed|warnings?|errors?|rerun|subtests passed)(?:, | (?=in ))){1,9}in [0-9.]+s(?: \([0-9:, a-z]+\))?(?: =+)?"),
+    (
+        "pytest",
+        "count",
+        "last",
+        " in ",
+        r"(?:=+ )?(?:[0-9]+ (?:failed|passed|skipped|deselected|xfailed|xpassed|warnings?|errors?|rerun|subtests pass"
+        r"ed)(?:, | (?=in ))){1,9}in [0-9.]+s(?: \([0-9:, a-z]+\))?(?: =+)?",
+    ),
     ("pytest", "fail", "last", "no tests ran", r"(?:=+ )?no tests ran in [0-9.]+s(?: =+)?"),
-    ("pytest", "fail", "no", "!!", r"!+ (?:Interrupted: [0-9]+ errors? during collection|stopping after [0-9]+ failures|_pytest\.outcomes\.Exit.*) !+"),
-    ("unittest", "fail", "last", "failed (", r"FAILED \((?:(?:failures|errors|skipped|expected failures|unexpected successes)=[0-9]+(?:, )?)+\)"),
+    (
+        "pytest",
+        "fail",
+        "no",
+        "!!",
+        r"!+ (?:Interrupted: [0-9]+ errors? during collection|stopping after [0-9]+ failures|_pytest\.outcomes\.Exit."
+        r"*) !+",
+    ),
+    (
+        "unittest",
+        "fail",
+        "last",
+        "failed (",
+        r"FAILED \((?:(?:failures|errors|skipped|expected failures|unexpected successes)=[0-9]+(?:, )?)+\)",
+    ),
     ("unittest", "ran", "no", "ok", r"OK(?: \((?:(?:skipped|expected failures)=[0-9]+(?:, )?)+\))?"),
-    ("jest", "count", "last", "total", r"(?:Tests|Test Suites): +(?:([0-9]+) failed, )?(?:[0-9]+ [a-z]+, )*[0-9]+ total"),
-    ("vitest", "count", "last", "test", r"(?:Test Files|Tests) +(?:([0-9]+) failed)?(?: ?\|? ?[0-9]+ (?:passed|skipped|todo))*(?: \([0-9]+\))?"),
+    (
+        "jest",
+        "count",
+        "last",
+        "total",
+        r"(?:Tests|Test Suites): +(?:([0-9]+) failed, )?(?:[0-9]+ [a-z]+, )*[0-9]+ total",
+    ),
+    (
+        "vitest",
+        "count",
+        "last",
+        "test",
+        r"(?:Test Files|Tests) +(?:([0-9]+) failed)?(?: ?\|? ?[0-9]+ (?:passed|skipped|todo))*(?: \([0-9]+\))?",
+    ),
     ("vitest", "count", "no", "errors ", r"Errors +([0-9]+) errors?"),
     ("mocha", "count", "last", "failing", r"([0-9]+) failing"),
     ("mocha", "pass", "no", "passing", r"[0-9]+ passing(?: \([0-9]+m?s\))?"),
@@ -278,13 +416,52 @@ SUMMARIES = (
     ("go", "pass", "no", "ok ", r"ok  ?\t\S+\t.*"),
     ("go", "pass", "no", "pass", r"PASS"),
     ("cargo", "count", "last", "test result", r"test result: (?:FAILED|ok)\. [0-9]+ passed; ([0-9]+) failed;.*"),
-    ("nextest", "count", "last", "summary [", r"Summary \[ *[0-9.]+s\] +[0-9]+(?:/[0-9]+)? tests? run: [0-9]+ passed(?: \([^)]*\))?(?:, ([0-9]+) (?:failed|timed out))?.*"),
-    ("cargo", "fail", "last", "could not compile", r"error: could not compile `[^`]+`.* due to [0-9]+ previous errors?(?:; .*)?"),
+    (
+        "nextest",
+        "count",
+        "last",
+        "summary [",
+        r"Summary \[ *[0-9.]+s\] +[0-9]+(?:/[0-9]+)? tests? run: [0-9]+ passed(?: \([^)]*\))?(?:, ([0-9]+) (?:failed|"
+        r"timed out))?.*",
+    ),
+    (
+        "cargo",
+        "fail",
+        "last",
+        "could not compile",
+        r"error: could not compile `[^`]+`.* due to [0-9]+ previous errors?(?:; .*)?",
+    ),
     ("cargo", "fail", "last", "aborting due to", r"error: aborting due to (?:[0-9]+ )?previous errors?(?:; .*)?"),
-    ("rspec", "count", "last", "example", r"[0-9]+ examples?, ([0-9]+) failures?(?:, [0-9]+ pending)?(?:, ([0-9]+) errors? occurred outside of examples)?"),
-    ("minitest", "count", "last", "assertions", r"[0-9]+ (?:runs|tests), [0-9]+ assertions, ([0-9]+) failures?, ([0-9]+) errors?(?:, [0-9]+ skips?)?.*"),
-    ("exunit", "count", "last", "failure", r"(?:[0-9]+ doctests?, )?[0-9]+ tests?, ([0-9]+) failures?(?:, [0-9]+ (?:excluded|skipped|invalid))*"),
-    ("maven", "count", "last", "tests run:", r"(?:\[(?:ERROR|INFO|WARNING)\] +)?Tests run: [0-9]+, Failures: ([0-9]+), Errors: ([0-9]+)(?:, Skipped: [0-9]+)?.*"),
+    (
+        "rspec",
+        "count",
+        "last",
+        "example",
+        r"[0-9]+ examples?, ([0-9]+) failures?(?:, [0-9]+ pending)?(?:, ([0-9]+) errors? occurred outside of examples"
+        r")?",
+    ),
+    (
+        "minitest",
+        "count",
+        "last",
+        "assertions",
+        r"[0-9]+ (?:runs|tests), [0-9]+ assertions, ([0-9]+) failures?, ([0-9]+) errors?(?:, [0-9]+ skips?)?.*",
+    ),
+    (
+        "exunit",
+        "count",
+        "last",
+        "failure",
+        r"(?:[0-9]+ doctests?, )?[0-9]+ tests?, ([0-9]+) failures?(?:, [0-9]+ (?:excluded|skipped|invalid))*",
+    ),
+    (
+        "maven",
+        "count",
+        "last",
+        "tests run:",
+        r"(?:\[(?:ERROR|INFO|WARNING)\] +)?Tests run: [0-9]+, Failures: ([0-9]+), Errors: ([0-9]+)(?:, Skipped: [0-9]"
+        r"+)?.*",
+    ),
     ("maven", "fail", "no", "build failure", r"(?:\[(?:ERROR|INFO)\] +)?BUILD FAILURE"),
     ("maven", "pass", "no", "build success", r"(?:\[INFO\] +)?BUILD SUCCESS"),
     ("gradle", "count", "last", "completed,", r"[0-9]+ tests? completed, ([0-9]+) failed(?:, [0-9]+ skipped)?"),
@@ -295,7 +472,13 @@ SUMMARIES = (
     ("dotnet", "count", "last", "error(s)", r"([0-9]+) Error\(s\)"),
     ("dotnet", "fail", "no", "build failed.", r"Build FAILED\."),
     ("dotnet", "pass", "no", "build succeeded", r"Build succeeded(?: in .*|\.)?"),
-    ("phpunit", "count", "last", "assertions:", r"Tests: [0-9]+, Assertions: [0-9]+(?:, (?:Errors: ([0-9]+)|Failures: ([0-9]+)|[A-Za-z ]+: [0-9]+))*\."),
+    (
+        "phpunit",
+        "count",
+        "last",
+        "assertions:",
+        r"Tests: [0-9]+, Assertions: [0-9]+(?:, (?:Errors: ([0-9]+)|Failures: ([0-9]+)|[A-Za-z ]+: [0-9]+))*\.",
+    ),
     ("phpunit", "pass", "no", "ok (", r"OK \([0-9]+ tests?, [0-9]+ assertions?\)"),
     ("ctest", "count", "last", "tests passed", r"[0-9]+% tests passed, ([0-9]+) tests? failed out of [0-9]+"),
     ("gtest", "fail", "last", "failed  ]", r"\[  FAILED  \] [0-9]+ tests?, listed below:"),
@@ -306,16 +489,47 @@ SUMMARIES = (
     ("bun", "count", "last", " fail", r"([0-9]+) fail"),
     ("karma", "count", "last", "executed", r"(?:.*: )?Executed [0-9]+ of [0-9]+ \(([0-9]+) FAILED\).*"),
     ("swift", "count", "last", "executed", r"Executed [0-9]+ tests?, with ([0-9]+) failures? .*"),
-    ("bazel", "count", "last", "out of", r"Executed [0-9]+ out of [0-9]+ tests?:(?: [0-9]+ tests? pass(?:es)?(?: and|,|\.))?(?: ([0-9]+) fails? .*)?"),
-    ("sbt", "count", "last", "failed: total", r"(?:\[error\] )?Failed: Total [0-9]+, Failed ([0-9]+), Errors ([0-9]+), .*"),
+    (
+        "bazel",
+        "count",
+        "last",
+        "out of",
+        r"Executed [0-9]+ out of [0-9]+ tests?:(?: [0-9]+ tests? pass(?:es)?(?: and|,|\.))?(?: ([0-9]+) fails? .*)?",
+    ),
+    (
+        "sbt",
+        "count",
+        "last",
+        "failed: total",
+        r"(?:\[error\] )?Failed: Total [0-9]+, Failed ([0-9]+), Errors ([0-9]+), .*",
+    ),
     ("eslint", "count", "last", "problem", r"[\u2716\u00d7X] [0-9]+ problems? \(([0-9]+) errors?, [0-9]+ warnings?\)"),
-    ("biome", "count", "last", "found ", r"Found ([0-9]+) (?:errors?|diagnostics|problems?|issues?)(?: in .*)?\.?(?: .*)?"),
+    (
+        "biome",
+        "count",
+        "last",
+        "found ",
+        r"Found ([0-9]+) (?:errors?|diagnostics|problems?|issues?)(?: in .*)?\.?(?: .*)?",
+    ),
     ("golangci", "count", "last", "issue", r"([0-9]+) issues?[:.]?"),
     ("mypy", "pass", "no", "success: no issues", r"Success: no issues found in .*"),
     ("ruff", "pass", "no", "all checks passed", r"All checks passed!"),
-    ("pyright", "count", "last", "warning", r"([0-9]+) errors?, [0-9]+ warnings?(?:, [0-9]+ (?:informations?|notes?))? ?"),
+    (
+        "pyright",
+        "count",
+        "last",
+        "warning",
+        r"([0-9]+) errors?, [0-9]+ warnings?(?:, [0-9]+ (?:informations?|notes?))? ?",
+    ),
     ("prettier", "fail", "last", "code style", r"(?:\[warn\] )?Code style issues (?:were )?found in .*"),
-    ("black", "count", "last", "would be", r"(?:[0-9]+ files? would be (?:reformatted|left unchanged)(?:, )?)+(?:, ([0-9]+) files? would fail to reformat)?\."),
+    (
+        "black",
+        "count",
+        "last",
+        "would be",
+        r"(?:[0-9]+ files? would be (?:reformatted|left unchanged)(?:, )?)+(?:, ([0-9]+) files? would fail to reforma"
+        r"t)?\.",
+    ),
 )  # fmt: skip
 # What the lower-cased text must hold for its lines to be looked at: for failures alone, and for passes too.
 FAILED_SIGNS = ("fail", "error", " issue", "problem", "not ok", "no tests ran", "would be", "looks like you", "aborting due to")
@@ -334,13 +548,38 @@ ERROR_SIGNS = (
 )  # fmt: skip
 ERROR_LINES = (
     ("lint", "- ", r"- [A-Z][0-9]{3,4} \S.*"),
-    ("exception", "error|exception|exit|interrupt", r"(?:Uncaught |Caused by: |Exception in thread \"[^\"]*\" |E +|PHP |Unhandled exception\. |\*\* \()?(?:[A-Za-z_][A-Za-z0-9_]*[.:]{1,2}){0,8}[A-Za-z_][A-Za-z0-9_]*(?:Error|Exception|Exit|Interrupt)(?::? .*|[:)].*|)"),
-    ("marked", ":|!", r"(?i:(?:\[?(?:error|fatal|critical|failure|panic)\]?|err!|npm (?:err!|error)|failed|fail|conflict|php fatal error|e|uncaught|unhandled)(?:\[[a-z0-9]+\])?[:!] ?\S.*)"),
-    ("bracketed", "error|fatal|fail|critical|conflict", r"(?:\[(?:ERROR|FATAL|FAIL|FAILED|error|fail)\]|ERROR|FATAL|CRITICAL|CONFLICT|Error) \S.*"),
+    (
+        "exception",
+        "error|exception|exit|interrupt",
+        r"(?:Uncaught |Caused by: |Exception in thread \"[^\"]*\" |E +|PHP |Unhandled exception\. |\*\* \()?(?:[A-Za-"
+        r"z_][A-Za-z0-9_]*[.:]{1,2}){0,8}[A-Za-z_][A-Za-z0-9_]*(?:Error|Exception|Exit|Interrupt)(?::? .*|[:)].*|)",
+    ),
+    (
+        "marked",
+        ":|!",
+        r"(?i:(?:\[?(?:error|fatal|critical|failure|panic)\]?|err!|npm (?:err!|error)|failed|fail|conflict|php fatal "
+        r"error|e|uncaught|unhandled)(?:\[[a-z0-9]+\])?[:!] ?\S.*)",
+    ),
+    (
+        "bracketed",
+        "error|fatal|fail|critical|conflict",
+        r"(?:\[(?:ERROR|FATAL|FAIL|FAILED|error|fail)\]|ERROR|FATAL|CRITICAL|CONFLICT|Error) \S.*",
+    ),
     ("crossed", "\u2717|\u2716|\u274c|\u00d7", r"[\u2717\u2716\u274c\u00d7] \S.*"),
     ("placed", "error", r".*(?:: |\) ?:? ?|[0-9]:? | - )(?i:(?:fatal )?error)(?:: |\[| [A-Z]{1,6}[0-9]{3,5}\b).*"),
-    ("shell", "not found|no such|denied|directory|recognized|cannot|permitted|exists", r".*(?:: (?:command )?not found|: No such file or directory|No such file or directory: .*|: Permission denied|: Is a directory|: Not a directory|no such file or directory: .*|command not found: .*|not recognized as .*|: cannot .*|: Operation not permitted|: File exists)\.?(?: \(os error [0-9]+\))?"),
-    ("crash", "fault|abort|killed|error|illegal|exception|terminated", r"(?:.*: )?(?:Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|Floating point exception|Terminated)(?: .*|\.)?(?:\(core dumped\))?"),
+    (
+        "shell",
+        "not found|no such|denied|directory|recognized|cannot|permitted|exists",
+        r".*(?:: (?:command )?not found|: No such file or directory|No such file or directory: .*|: Permission denied"
+        r"|: Is a directory|: Not a directory|no such file or directory: .*|command not found: .*|not recognized as ."
+        r"*|: cannot .*|: Operation not permitted|: File exists)\.?(?: \(os error [0-9]+\))?",
+    ),
+    (
+        "crash",
+        "fault|abort|killed|error|illegal|exception|terminated",
+        r"(?:.*: )?(?:Segmentation fault|Aborted|Killed|Bus error|Illegal instruction|Floating point exception|Termin"
+        r"ated)(?: .*|\.)?(?:\(core dumped\))?",
+    ),
     ("git", "rejected|merge failed", r"! \[(?:remote )?rejected\] .*|.* merge failed; .*"),
     ("panicked", "panicked", r"thread '[^']*'(?: \([0-9]+\))? panicked at .*"),
 )  # fmt: skip
@@ -357,7 +596,12 @@ WEAK_SIGNS = (
 )  # fmt: skip
 NO_ERROR = (
     ("mild", "hint|note|info|debug|warn", r"(?i:\[?(?:hint|note|info|debug|warning|warn)\b.*)"),
-    ("none", "no |0 |without |zero ", r"(?i:.*\b(?:0|no|without|zero) (?:(?:type|test|lint) )?(?:errors?|failures?|failed|failing|problems?|issues?)\b.*)"),
+    (
+        "none",
+        "no |0 |without |zero ",
+        r"(?i:.*\b(?:0|no|without|zero) (?:(?:type|test|lint) )?(?:errors?|failures?|failed|failing|problems?|issues?"
+        r")\b.*)",
+    ),
     ("zero", "0", r"(?i:.*\b(?:errors?|failures?|failed)[:=] ?0\b.*)"),
     ("warned", "warning: |note: ", r".*(?:Warning: |: warning: |: note: ).*"),
 )
@@ -379,12 +623,41 @@ INFRA_CODES = (
     "|Overloaded[A-Za-z]*|ServiceUnavailable[A-Za-z]*|TooManyRequests[A-Za-z]*|MaxRetryError|NewConnectionError|gaierror|NameResolutionError"
 )
 INFRA_TEXT = (
-    ("connection", "connect|hang up|econnre", r"connection (?:was |has been )?(?:refused|reset|aborted|timed out|closed)|connection error|could not connect to|failed to connect|econnre|socket hang up"),
-    ("rate", "limit|quota|overload|too many|capacity", r"rate.?limit|too many requests|quota|overloaded|usage limit|capacity exceeded"),
-    ("timeout", "time|deadline", r"timed? ?-?out (?:error|expired|exceeded|reached|after|while|waiting|connecting)|timed.?out|(?:request|read|connect|connection|gateway|operation|socket|network|execution) time-?out|deadline exceeded|timeouterror|etimedout|^time-?out\b"),
-    ("dns", "resol|name or|getaddr|notfound|eai_|dns|no such host", r"could not resolve|couldn't resolve|temporary failure (?:in name resolution|resolving)|name or service not known|name resolution|getaddrinfo|enotfound|eai_again|\bdns\b|no such host"),
-    ("network", "host|network|service|gateway|server", r"no route to host|network is unreachable|host is unreachable|service unavailable|bad gateway|internal server error"),
-    ("status", "429|50|51|52|53", r"(?:http|status|code|error)[^0-9a-z]{0,3}(?:code|status|error)?[^0-9a-z]{0,3}(?:429|5[0-9]{2})(?![0-9])"),
+    (
+        "connection",
+        "connect|hang up|econnre",
+        r"connection (?:was |has been )?(?:refused|reset|aborted|timed out|closed)|connection error|could not connect"
+        r" to|failed to connect|econnre|socket hang up",
+    ),
+    (
+        "rate",
+        "limit|quota|overload|too many|capacity",
+        r"rate.?limit|too many requests|quota|overloaded|usage limit|capacity exceeded",
+    ),
+    (
+        "timeout",
+        "time|deadline",
+        r"timed? ?-?out (?:error|expired|exceeded|reached|after|while|waiting|connecting)|timed.?out|(?:request|read|"
+        r"connect|connection|gateway|operation|socket|network|execution) time-?out|deadline exceeded|timeouterror|eti"
+        r"medout|^time-?out\b",
+    ),
+    (
+        "dns",
+        "resol|name or|getaddr|notfound|eai_|dns|no such host",
+        r"could not resolve|couldn't resolve|temporary failure (?:in name resolution|resolving)|name or service not k"
+        r"nown|name resolution|getaddrinfo|enotfound|eai_again|\bdns\b|no such host",
+    ),
+    (
+        "network",
+        "host|network|service|gateway|server",
+        r"no route to host|network is unreachable|host is unreachable|service unavailable|bad gateway|internal server"
+        r" error",
+    ),
+    (
+        "status",
+        "429|50|51|52|53",
+        r"(?:http|status|code|error)[^0-9a-z]{0,3}(?:code|status|error)?[^0-9a-z]{0,3}(?:429|5[0-9]{2})(?![0-9])",
+    ),
     ("errno", "errno", r"errno (?:104|110|111|113)\b"),
 )  # fmt: skip
 CLEAN = {
@@ -800,12 +1073,29 @@ def _is_mixed(token: str) -> bool:
     return single and len(_rx("runs").findall(low)) - 1 >= 0.3 * size
 
 
-def _masked_secrets(text: str, mark: str) -> str:
+def _lowered(text: str) -> str:
+    """Lower-cased and of equal length: the capital dotted I is the one letter that grows."""
     low = text.lower()
+    return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
+
+
+def _cut_out(pattern: re.Pattern[str], text: str, low: str, mark: str) -> str:
+    parts, at = [], 0
+    for match in pattern.finditer(low):
+        start = match.end(1) if pattern.groups else match.start()
+        parts.append(text[at:start])
+        parts.append(mark)
+        at = match.end()
+    parts.append(text[at:])
+    return "".join(parts)
+
+
+def _masked_secrets(text: str, mark: str) -> str:
+    low = _lowered(text)
     for name, signs in SECRET_WORDS:
         if [sign for sign in signs if sign in low]:
-            pattern = _rx(name)
-            text = pattern.sub(r"\g<1>" + mark if pattern.groups else mark, text)
+            text = _cut_out(_rx(name), text, low, mark)
+            low = _lowered(text)
     if [sign for sign in SECRET_PREFIXES if sign in low]:
         text = _rx("secret_prefix").sub(mark, text)
     longest = max(map(len, text.split()), default=0)

@@ -263,11 +263,18 @@ def _blank_row(found: Found, source_id: int) -> dict[str, Any]:
 
 
 def _is_grown(file: BinaryIO, before: dict[str, Any]) -> bool:
-    """The bytes before the stored offset are still those that were read, and none are gone."""
+    """The bytes before the stored offset are still those that were read, none are gone, and the last line stands.
+
+    A last line that was whole without a newline, and to which more than a newline was added, is another line now: the
+    file is read anew.
+    """
     offset = before["offset"]
     if os.fstat(file.fileno()).st_size < offset or not before["tail_sha256"]:
         return False
-    return _tail(file, offset) == before["tail_sha256"]
+    if _tail(file, offset) != before["tail_sha256"]:
+        return False
+    file.seek(offset)
+    return not before["is_line_open"] or not file.readline(LINE_CAP).strip()
 
 
 def _tail(file: BinaryIO, offset: int) -> str:
@@ -304,7 +311,7 @@ def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: For
                 length += len(more)
             length += len(more)
             number += 1
-            if more:
+            if more or capped is not None:
                 digest.update(more)
                 reject("too_long", digest.hexdigest())
                 offset += length
@@ -329,7 +336,7 @@ def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: For
                 break
             reject(error.reason, hashlib.sha256(line).hexdigest())
             objects, kinds = None, ()
-        if objects is not None and not has_newline and capped is None and set(kinds) - {"crlf", "bom"}:
+        if objects is not None and not has_newline and capped is None and "trailing_garbage" in kinds:
             waiting = 1
             number -= 0 if is_open else 1
             break

@@ -70,9 +70,10 @@ def outcome(
         return "success", None, "exit"
     if is_error or is_bad_exit:
         return "failure", None, "flag" if is_error else "exit"
-    if kind == "verify" and is_exit_masked and is_summary_failed:
-        return "failure", None, "text"
-    if is_error is None and exit_code is None:
+    is_untold = is_error is None and exit_code is None
+    if kind == "verify" and (is_exit_masked or is_untold) and is_summary_failed is not None and (is_summary_failed or is_untold):
+        return "failure" if is_summary_failed else "success", None, "text"
+    if is_untold:
         return "unknown", reason_log, "none"
     return "success", None, None
 

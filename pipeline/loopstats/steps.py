@@ -90,8 +90,9 @@ def _in_order(records: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
 def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Records without copies, in order, and the folded lines.
 
-    Of copies the transcript stands before a spool and that before an export; in one source the last stands, of equal
-    sources the first by name; a source that was rewritten since stands last, silently.
+    Of copies the transcript stands before a spool and that before an export; of a turn's usage the last stands, and so does
+    the last of a call's records in one source; of equal sources the one that begins first (so that overlapping pieces cannot disorder a run); a source that was rewritten
+    since stands last, silently.
     """
     content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
     key = (
@@ -105,7 +106,8 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     is_session = pl.col("type") == "session"
     ranked = marked.filter(pl.col("reason_shadow").is_null()).sort(
         "rank", "is_superseded", pl.when(is_session).then(pl.col("position")),
-        "source_file", pl.when(is_session).then(pl.col("position")).otherwise(-pl.col("position")), nulls_last=False,
+        pl.when(pl.col("type") == "turn").then(-pl.col("position")), "order_us", "order_sha256", "source_file", "source_id",
+        pl.when(is_session).then(pl.col("position")).otherwise(-pl.col("position")), nulls_last=True,
     )
     winners = ranked.unique(same, keep="first", maintain_order=True).select(
         *same, pl.col("position").alias("winner"), pl.col("source_id").alias("winner_source"), pl.col("rank").alias("winner_rank")

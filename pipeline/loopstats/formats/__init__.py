@@ -290,10 +290,9 @@ class Emit:
         if us is not None and self.first_ts is None:
             self.first_ts = us
         uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
-        self.rows.setdefault(kind, []).append(
-            (kind, session, agent, parent_agent, uid, identity is not None, us, self._source_id, self.line,
-             self._ordinal, self._format.rank, self._format.name, *values)
-        )
+        row = (kind, session, agent, parent_agent, uid, identity is not None, us, self._source_id, self.line,
+               self._ordinal, self._format.rank, self._format.name, *values)
+        self.rows.setdefault(kind, []).append(tuple(_storable(value) for value in row))
         self._journal.append(kind)
         self._ordinal += 1
 
@@ -312,7 +311,7 @@ class Emit:
         facts = rule.read_call(tool, arguments, cwd, kind=kind, action=action, target=target, rows=self._tool_rows)
         if len(self.pending) > 4096:
             self.pending.clear()
-        self.pending[f"{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
+        self.pending[f"{session}\x1f{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
         masked = [rule.mask_secrets(text) for text in (targets or facts.targets)]
         self._add(
             "call", session, agent, ts, identity, (call_id,),
@@ -336,10 +335,11 @@ class Emit:
         by default it follows from what is given. `structured_code` is an HTTP status or errno beside the text.
         """
         text = text or ""
-        known = self.pending.pop(f"{agent or ''}\x1f{call_id}", None)
+        known = self.pending.pop(f"{session}\x1f{agent or ''}\x1f{call_id}", None)
         is_bad = bool(is_error) or is_timeout or outcome == "failure" or (exit_code is not None and exit_code != 0)
         is_summary_failed = has_error_text = None
-        if outcome is None and not is_bad and (known is None or (known[1] == "verify" and known[2])):
+        is_untold = is_error is None and exit_code is None
+        if outcome is None and not is_bad and (known is None or (known[1] == "verify" and (known[2] or is_untold))):
             is_summary_failed = rule.summary_says_failed(text)
         code = message = None
         if is_bad or is_summary_failed:
@@ -425,6 +425,15 @@ class Emit:
 
     def _place(self) -> str:
         return self.chain + f"#{self._ordinal}" if self.chain else f"{self._source_id}:{self.line}:{self._ordinal}"
+
+
+def _storable(value: Any) -> Any:
+    """Text without lone surrogates, which have no UTF-8 form (a format may have parsed JSON inside a string)."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    return value
 
 
 def _label(value: str | None) -> str | None:

@@ -208,7 +208,9 @@ class _Run:
             if answered is None:
                 continue
             about = as_dict(result.get("extra"))
-            text = text_of(result.get("content"))
+            # the exporter for Claude Code repeats its streams in the content; the result as it was stands beside it
+            raw = as_dict(as_dict(extra.get("tool_result_metadata")).get("raw_tool_result"))
+            text = text_of((raw if as_str(raw.get("tool_use_id")) == answered else result).get("content"))
             is_error = flag(about, extra if len(placed) <= 1 else {})
             self._emit.result(
                 session=self._session,

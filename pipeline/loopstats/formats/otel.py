@@ -88,7 +88,7 @@ def _object(line: str) -> dict[str, Any] | None:
 
 
 class Span:
-    """One span in one form, wherever it came from; times are as the log has them."""
+    """One span in one form; times are as the log has them, `kind` is `tool`, `chat`, `agent` or empty."""
 
     def __init__(self, record: dict[str, Any]) -> None:
         context = as_dict(record.get("context"))
@@ -103,6 +103,8 @@ class Span:
         self.is_error = first_known(status, "code", "status_code") in ERROR_STATUS
         self.status_text = as_str(first_known(status, "message", "description")) or ""
         self.events = as_list(record.get("events"))
+        self.kind = self._kind()
+        self.conversation = as_str(self.get("gen_ai.conversation.id", "session.id"))
 
     @property
     def is_ended(self) -> bool:
@@ -113,9 +115,7 @@ class Span:
         """The value of the first attribute that is there."""
         return first_known(self.attributes, *keys)
 
-    @property
-    def kind(self) -> str:
-        """`tool`, `chat`, `agent` or empty."""
+    def _kind(self) -> str:
         operation = self.get("gen_ai.operation.name")
         inference = self.get("openinference.span.kind")
         if operation == "execute_tool" or inference == "TOOL":
@@ -211,9 +211,8 @@ class _Walk:
         self._spans = sorted(spans, key=lambda span: time_us(span.start) or 0)
         self._conversations: dict[str, str] = {}
         for span in self._spans:
-            named = as_str(span.get("gen_ai.conversation.id", "session.id"))
-            if named:
-                self._conversations.setdefault(span.trace, named)
+            if span.conversation:
+                self._conversations.setdefault(span.trace, span.conversation)
         self._last_chat: dict[tuple[str, str], str] = {}
         self._known: set[tuple[str, str | None]] = set()
         self._call_ids: set[tuple[str, str | None, str]] = set()
@@ -235,18 +234,11 @@ class _Walk:
         """Session, agent and name of the agent: by the span itself and the nearest of its parents that tells."""
         above = self._above(span)
         agents = [parent for parent in above if parent.kind == "agent"]
-        session = next(
-            (
-                named
-                for named in (as_str(s.get("gen_ai.conversation.id", "session.id")) for s in [span, *above])
-                if named
-            ),
-            None,
-        )
+        session = next((one.conversation for one in (span, *above) if one.conversation), None)
         session = session or self._conversations.get(span.trace) or span.trace
         if not session:
             raise Reject("no_session")
-        mine = [agent for agent in agents if as_str(agent.get("gen_ai.conversation.id")) in (None, session)]
+        mine = [agent for agent in agents if agent.conversation in (None, session)]
         agent = mine[0].id if len(mine) > 1 else None
         name = as_str((mine[0] if mine else span).get("gen_ai.agent.name", "agent.name", "graph.node.id"))
         return session, agent, name
@@ -254,8 +246,10 @@ class _Walk:
     def _above(self, span: Span) -> list[Span]:
         above: list[Span] = []
         parent = self._by_id.get((span.trace, span.parent))
-        while parent is not None and len(above) < PARENTS_CAP and parent not in above:
+        seen = {span.id}
+        while parent is not None and len(above) < PARENTS_CAP and parent.id not in seen:
             above.append(parent)
+            seen.add(parent.id)
             parent = self._by_id.get((parent.trace, parent.parent))
         return above
 

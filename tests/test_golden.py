@@ -1,0 +1,165 @@
+"""The whole line on `data/sample`, byte for byte, however the files come: at once, in another order, in two halves, in parts.
+
+`tests/golden/sample.json` holds rows and SHA-256 of every table as canonical CSV, `tests/golden/lift.txt` and `lift.json`
+what a person and a program see. After a change of meaning: `python tests/test_golden.py --write`, read the diff, and say
+in the changelog which number moved and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from lines import PLACES, assert_same, ingest, tables_of
+
+from loopstats.config import Settings
+from loopstats.store import Lake
+
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = Path(__file__).resolve().parent / "golden"
+TRUTH = json.loads((GOLDEN / "sample-truth.json").read_text(encoding="utf-8"))
+AS_OF = "2026-11-20T00:00:00Z"
+SAMPLE = Path("data/sample")
+
+
+def canonical(frame: pl.DataFrame) -> bytes:
+    """A table as CSV in its canonical order: lists as JSON, floats at 12 significant digits, times in UTC."""
+    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    flat = frame.with_columns([
+        pl.col(name).map_elements(lambda values: json.dumps(list(values), ensure_ascii=False), return_dtype=pl.String) for name in lists
+    ])
+    return flat.write_csv(datetime_format="%Y-%m-%dT%H:%M:%S%.6fZ").encode()
+
+
+def digests(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
+    """Rows and digest of each table."""
+    return {name: {"rows": frame.height, "sha256": hashlib.sha256(canonical(frame)).hexdigest()} for name, frame in tables.items()}
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the sample, reached by the same relative path as in the checkout."""
+    shutil.copytree(ROOT / SAMPLE, tmp_path / SAMPLE)
+    monkeypatch.chdir(tmp_path)
+    return SAMPLE
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
+    """All tables after one ingest of the sample."""
+    return run_whole(tmp_path_factory.mktemp("whole"))
+
+
+def run_whole(folder: Path) -> dict[str, pl.DataFrame]:
+    before = Path.cwd()
+    shutil.copytree(ROOT / SAMPLE, folder / SAMPLE)
+    os.chdir(folder)
+    try:
+        ingest(folder / "lake", SAMPLE, settings=Settings())
+        return tables_of(folder / "lake")
+    finally:
+        os.chdir(before)
+
+
+def test_tables_byte_for_byte(whole: dict[str, pl.DataFrame]) -> None:
+    assert digests(whole) == json.loads((GOLDEN / "sample.json").read_text(encoding="utf-8"))
+
+
+def test_files_in_another_order(sample: Path, tmp_path: Path, whole: dict[str, pl.DataFrame]) -> None:
+    files = sorted((path for path in sample.rglob("*.jsonl")), reverse=True)
+    for start in range(0, len(files), 20):
+        ingest(tmp_path / "lake", *files[start : start + 20], settings=Settings())
+    assert_same(tables_of(tmp_path / "lake"), whole)
+
+
+def test_in_two_halves(sample: Path, tmp_path: Path, whole: dict[str, pl.DataFrame]) -> None:
+    full = {path: path.read_bytes() for path in sample.rglob("*.jsonl")}
+    for number, (path, data) in enumerate(full.items()):
+        path.write_bytes(data[: len(data) * (3 + number % 5) // 10])
+    ingest(tmp_path / "lake", sample, settings=Settings())
+    for path, data in full.items():
+        path.write_bytes(data)
+    ingest(tmp_path / "lake", sample, settings=Settings())
+    assert_same(tables_of(tmp_path / "lake"), whole)
+
+
+def test_native_and_claude_files_in_several_parts(sample: Path, tmp_path: Path, whole: dict[str, pl.DataFrame]) -> None:
+    for path in [*sample.glob("native/*.jsonl"), *sample.glob("spool/*.jsonl"), *sample.glob("claude-code/*/*.jsonl")]:
+        lines = path.read_bytes().splitlines(keepends=True)
+        cuts = cut_points(lines)
+        if len(cuts) > 2:
+            for number, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+                path.with_name(f"{9 - number}-{path.name}").write_bytes(b"".join(lines[a:b]))
+            path.unlink()
+    ingest(tmp_path / "lake", sample, settings=Settings())
+    assert_same(without_places(tables_of(tmp_path / "lake")), without_places(whole))
+
+
+def cut_points(lines: list[bytes]) -> list[int]:
+    """Cuts into at most three parts, each beginning at a later time than the one before; files without times stay whole."""
+    times = [time_of(line) for line in lines]
+    if not any(times):
+        return [0, len(lines)]
+    cuts = [0]
+    first = next(time for time in times if time)
+    for wanted in (len(lines) // 3, 2 * len(lines) // 3):
+        for at in range(max(wanted, cuts[-1] + 1), len(lines)):
+            if times[at] and times[at] > first and all(t <= times[at] for t in times[:at] if t):
+                cuts.append(at)
+                first = times[at]
+                break
+    return [*cuts, len(lines)]
+
+
+def time_of(line: bytes) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return ""
+    value = record.get("ts") or record.get("timestamp") if isinstance(record, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def without_places(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    return {name: frame.drop(PLACES, strict=False) for name, frame in tables.items() if name not in ("rejects", "folds", "sources")}
+
+
+def test_loops_are_those_that_were_planted(whole: dict[str, pl.DataFrame]) -> None:
+    keys = ["run_id", "signature", "rule", "is_enrolled"]
+    loops = {tuple(row[k] for k in keys): row for row in whole["loops"].to_dicts()}
+    planted = {tuple(row[k] for k in keys): row for row in TRUTH["loops"]}
+    assert loops.keys() == planted.keys()
+    for key, row in planted.items():
+        found = loops[key]
+        assert found["detected_call_id"] == row["detected_call_id"]
+        for name in ("arm", "outcome"):
+            if name in row and row.get("state") != "pending":
+                assert found[name] == row[name], (key, name)
+
+
+def test_rejects_and_waiting_lines_are_those_that_were_planted(whole: dict[str, pl.DataFrame]) -> None:
+    for row in whole["sources"].to_dicts():
+        planted = TRUTH["files"][row["source_file"].removeprefix("data/sample/")]
+        assert (row["count_read"], row["count_rejected"], row["count_waiting"]) == (
+            planted["lines"] + planted["waiting"], len(planted["rejected"]), planted["waiting"]
+        )
+
+
+def test_lake_files_are_private(sample: Path, tmp_path: Path) -> None:
+    ingest(tmp_path / "lake", sample / "codex", settings=Settings())
+    modes = {path: path.stat().st_mode & 0o077 for path in (tmp_path / "lake").rglob("*")}
+    assert {path for path, mode in modes.items() if mode} == set()
+    assert Lake.open(tmp_path / "lake").snapshot().generation == 1
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    import tempfile
+
+    (GOLDEN / "sample.json").write_text(json.dumps(digests(run_whole(Path(tempfile.mkdtemp()))), indent=1) + "\n", encoding="utf-8")
