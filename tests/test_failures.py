@@ -327,11 +327,16 @@ def test_masking_is_idempotent_and_never_raises(text: str) -> None:
 
 
 HOSTILE = {
-    "a": "a", "slash": "a/", "dots": ".", "digits": "1", "numbers": "1 ", "apostrophes": " 'a", "backticks": "`a ", "colons": "a:",
-    "returns": "a\r", "errors": "error\n", "escapes": "\x1b[", "links": "\x1b]8;;", "reminders": "<system-reminder>", "angles": "<",
-    "tracebacks": "Traceback (most recent call last):\n", "summaries": "1 failed, 2 passed in 1s\n", "tokens": "token=", "dashes": "-",
-    "hex": "deadbee1", "units": "1s", "mixed": "Ab1", "base64": "aB1/", "pem": "-----BEGIN RSA PRIVATE KEY-----\n", "surrogates": "\ud800",
-    "nul": "\0", "stubs": "[... ", "hooks": "PostToolUse:x hook ", "mild": "0 errors\n", "places": "a.c:1: warning: x\n", "urls": "a://",
+    "a": "a", "slash": "a/", "dots": ".", "digits": "1", "numbers": "1 ", "apostrophes": " 'a",
+    "backticks": "`a ", "colons": "a:",
+    "returns": "a\r", "errors": "error\n", "escapes": "\x1b[", "links": "\x1b]8;;",
+    "reminders": "<system-reminder>", "angles": "<",
+    "tracebacks": "Traceback (most recent call last):\n", "summaries": "1 failed, 2 passed in 1s\n",
+    "tokens": "token=", "dashes": "-",
+    "hex": "deadbee1", "units": "1s", "mixed": "Ab1", "base64": "aB1/",
+    "pem": "-----BEGIN RSA PRIVATE KEY-----\n", "surrogates": "\ud800",
+    "nul": "\0", "stubs": "[... ", "hooks": "PostToolUse:x hook ", "mild": "0 errors\n",
+    "places": "a.c:1: warning: x\n", "urls": "a://",
     "groups": "(a)/", "struck": "a\x08", "quoted": "old_str `", "equals": "=",
 }  # fmt: skip
 
@@ -363,7 +368,11 @@ def test_the_module_imports_little() -> None:
     source = "import sys; before = set(sys.modules); import loopstats.failures; print(*(set(sys.modules) - before))"
     package = str(Path(failures.__file__).resolve().parents[1])
     shown = subprocess.run(
-        [sys.executable, "-S", "-c", source], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": package}
+        [sys.executable, "-S", "-c", source],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": package},
     ).stdout.split()
     assert "loopstats.failures" in shown
     assert not {"typing", "dataclasses", "enum.Enum", "shlex", "inspect", "logging", "hashlib"} & set(shown)

@@ -138,7 +138,7 @@ def test_loops_are_those_that_were_planted(whole: dict[str, pl.DataFrame]) -> No
     assert loops.keys() == planted.keys()
     for key, row in planted.items():
         found = loops[key]
-        assert found["detected_call_id"] == row["detected_call_id"]
+        assert found["detected_call_id"] == row["detecting_call_id"]
         for name in ("arm", "outcome"):
             if name in row and row.get("state") != "pending":
                 assert found[name] == row[name], (key, name)

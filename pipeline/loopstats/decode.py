@@ -21,7 +21,7 @@ _INT64 = 1 << 63
 _DECODER = msgspec.json.Decoder()
 _BOM = b"\xef\xbb\xbf"
 _BETWEEN = " \t\r\n\x00"
-_CUT_LITERAL = re.compile(r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|N|Na|-?I[a-z]{0,6}|[-+.eE0-9]+|\\|\\?u[0-9A-Fa-f]{0,3})\Z")
+_CUT_LITERAL = re.compile(r"(?:tr?u?|fa?l?s?|nu?l?|Na?|-?I[a-z]{0,6}|[-+.eE0-9]+|\\|\\?u[0-9A-Fa-f]{0,3})\Z")
 
 
 def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:

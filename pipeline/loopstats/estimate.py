@@ -1415,7 +1415,7 @@ _WARNINGS: dict[str, tuple[int, str]] = {
     "first_loop_differs": (2, "the lift of each session's first loop lies outside the interval: think of assigning "
                               "whole sessions"),
     "rule_digest_differs": (1, "the logs were written under rule digest {}, this replay uses {}"),
-    "epochs_stratified": (1, "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
+    "epochs_stratified": (2, "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
                              "plain difference of the rates"),
     "filtered": (1, "a part of the experiment, chosen by a filter: a verdict found by looking for it is no evidence"),
     "no_loops": (1, "no strategy loop is known at the as-of"),

@@ -35,14 +35,19 @@ _W = "a-z0-9" + _S  # what blocks a mask like a letter does
 _P = r"[^\s\"'`<>()\[\]{},;|:=?!#/\\\u2018-\u201d\u00ab\u00bb\ue007]"  # a character of a file name
 _PS = _P.replace(r"/\\", "")  # the same, slashes too
 _END = r"(?!\.*" + _PS.replace("#", "#.") + ")"  # no such character follows, be it behind full stops
-_AT = rf"(?:(?:(?::[0-9]+){{1,3}}(?:-[0-9]+)?|\([0-9]+(?:,[0-9]+){{0,3}}\)|#l?[0-9]+(?:-l?[0-9]+)?){_END})?"  # line, column
+_AT = rf"(?:(?:(?::[0-9]+){{1,3}}(?:-[0-9]+)?|\([0-9]+(?:,[0-9]+){{0,3}}\)|#l?[0-9]+(?:-l?[0-9]+)?){_END})?"
 
 EXTENSIONS = (
-    "py|pyi|pyx|ipynb|js|jsx|mjs|cjs|ts|tsx|mts|cts|vue|svelte|json|jsonl|json5|yaml|yml|toml|ini|cfg|conf|lock|env|md|mdx"
-    "|rst|txt|log|csv|tsv|xml|html|htm|css|scss|sass|less|sql|sh|bash|zsh|fish|ps1|bat|cmd|c|cc|cpp|cxx|h|hh|hpp|hxx|rs|go"
-    "|java|kt|kts|scala|groovy|gradle|rb|erb|php|pl|pm|lua|swift|cs|fs|vb|csproj|sln|dart|ex|exs|erl|hs|ml|clj|cljs|elm|nim"
-    "|zig|cob|cbl|cpy|dat|f90|jl|tf|hcl|proto|graphql|prisma|patch|diff|zip|tar|gz|bz2|xz|tgz|whl|jar|so|dll|exe|dylib|bin"
-    "|iso|img|qcow2|png|jpg|jpeg|gif|svg|pdf|db|sqlite|parquet|arrow|pony|snap|map|wasm|pem|key|crt|sock|pid|tmp|bak|orig"
+    "py|pyi|pyx|ipynb|js|jsx|mjs|cjs|ts|tsx|mts|cts|vue|svelte|json|jsonl|json5|yaml|yml|toml|ini|cfg|conf|lock"
+    "|env|md|mdx"
+    "|rst|txt|log|csv|tsv|xml|html|htm|css|scss|sass|less|sql|sh|bash|zsh|fish|ps1|bat|cmd|c|cc|cpp|cxx|h|hh"
+    "|hpp|hxx|rs|go"
+    "|java|kt|kts|scala|groovy|gradle|rb|erb|php|pl|pm|lua|swift|cs|fs|vb|csproj|sln|dart|ex|exs|erl|hs|ml|clj"
+    "|cljs|elm|nim"
+    "|zig|cob|cbl|cpy|dat|f90|jl|tf|hcl|proto|graphql|prisma|patch|diff|zip|tar|gz|bz2|xz|tgz|whl|jar|so|dll"
+    "|exe|dylib|bin"
+    "|iso|img|qcow2|png|jpg|jpeg|gif|svg|pdf|db|sqlite|parquet|arrow|pony|snap|map|wasm|pem|key|crt|sock|pid"
+    "|tmp|bak|orig"
 )
 _CLOCK = r"[0-9]{1,2}:[0-5][0-9]:[0-5][0-9](?:[.,][0-9]{1,9})?"
 _ZONE = rf"(?:(?: ?(?:utc|gmt)(?:[+-][0-9]{{1,2}})?|z| ?[+-][0-9]{{2}}:?[0-9]{{2}})(?![{_W}]))?"
@@ -63,12 +68,16 @@ PATTERNS = {
         r"|sk-(?=[a-z_-]{0,40}[0-9])[a-z0-9_-]{16,}|[spr]k_(?:live|test)_[a-z0-9]{8,}|whsec_[a-z0-9+/=]{16,}"
         r"|gh[pousr]_[a-z0-9]{16,}|github_pat_[a-z0-9_]{20,}|gl(?:pat|ptt|dt|rt|cbt|soat)-[a-z0-9_-]{16,}"
         r"|xox[abeoprs]-[a-z0-9-]{8,}|xapp-[a-z0-9-]{16,}|npm_[a-z0-9]{30,}|pypi-[a-z0-9_-]{40,}|hf_[a-z0-9]{24,}"
-        r"|gsk_[a-z0-9]{24,}|xai-[a-z0-9]{24,}|pplx-[a-z0-9]{24,}|nvapi-[a-z0-9_-]{24,}|tvly-[a-z0-9-]{16,}|r8_[a-z0-9]{24,}"
-        r"|fw_[a-z0-9]{20,}|dop_v1_[a-f0-9]{32,}|shp(?:at|ca|pa|ss)_[a-f0-9]{24,}|dapi[a-f0-9]{32}|hv[sbr]\.[a-z0-9_-]{20,}"
-        r"|lin_api_[a-z0-9]{20,}|figd_[a-z0-9_-]{20,}|sntrys_[a-z0-9_=+/-]{20,}|atatt3[a-z0-9_=-]{20,}|glsa_[a-z0-9_]{20,}"
+        r"|gsk_[a-z0-9]{24,}|xai-[a-z0-9]{24,}|pplx-[a-z0-9]{24,}|nvapi-[a-z0-9_-]{24,}|tvly-[a-z0-9-]{16,}"
+        r"|r8_[a-z0-9]{24,}"
+        r"|fw_[a-z0-9]{20,}|dop_v1_[a-f0-9]{32,}|shp(?:at|ca|pa|ss)_[a-f0-9]{24,}|dapi[a-f0-9]{32}"
+        r"|hv[sbr]\.[a-z0-9_-]{20,}"
+        r"|lin_api_[a-z0-9]{20,}|figd_[a-z0-9_-]{20,}|sntrys_[a-z0-9_=+/-]{20,}|atatt3[a-z0-9_=-]{20,}"
+        r"|glsa_[a-z0-9_]{20,}"
         r"|pmak-[a-f0-9-]{24,}|nrak-[a-z0-9]{20,}|sq0(?:atp|csp)-[a-z0-9_-]{20,}|age-secret-key-[a-z0-9]{20,}"
         r"|ya29\.[a-z0-9_-]{20,}|1//0[a-z0-9_-]{20,}|ops_[a-z0-9]{40,})"
-        r"|(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{30,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
+        r"|(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{12,}|AIza[A-Za-z0-9_-]{30,}"
+        r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"
         r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){1,4})"
     ),
     # on lower-cased text; what stands in the first group stays
@@ -85,16 +94,20 @@ PATTERNS = {
         rf"(cookie[\"']?\s{{0,2}}[:=]\s{{0,2}}[\"']?)(?!<secret>|[{_S}])[^\s\"';{_S}]+(?:; ?[^\s\"';=]+=[^\s\"';]*)*"
     ),
     "secret_keyed": (
-        r"((?:passw(?:or)?d|passphrase|pass(?<![a-z]pass)(?==)|pwd(?:(?<=db_pwd)|(?<=user_pwd)|(?<=root_pwd)|(?<=my_pwd)"
-        r"|(?<![a-z]pwd)(?==[^/\\~.]))|secret|token(?<!unexpected token)(?<!invalid token)(?<!illegal token)(?<!next token)"
+        r"((?:passw(?:or)?d|passphrase|pass(?<![a-z]pass)(?==)|pwd(?:(?<=db_pwd)|(?<=user_pwd)|(?<=root_pwd)"
+        r"|(?<=my_pwd)"
+        r"|(?<![a-z]pwd)(?==[^/\\~.]))|secret"
+        r"|token(?<!unexpected token)(?<!invalid token)(?<!illegal token)(?<!next token)"
         r"(?<!expected token)(?<!missing token)|credentials?"
-        r"|(?:api|access|private|secret|auth|signing|encryption|account|client|master|service|shared)[_-]?(?:access[_-]?)?key"
+        r"|(?:api|access|private|secret|auth|signing|encryption|account|client|master|service"
+        r"|shared)[_-]?(?:access[_-]?)?key"
         r"|key(?<=[?&]key)|sig(?<=[?&]sig)|signature(?<=[?&]signature)|auth(?<=[?&]auth)|code(?<=[?&]code))"
         r"(?:_?(?:hash|value|base64|b64))?\\?[\"']?\]?\s{0,2}(?:=>|:=|[:=])\s{0,2}\\?)"
         rf"(?!\\?<secret>|\\?[{_S}]|(?<=: )[a-z]{{1,20}} [a-z<{_S}])(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)}}\]>]+)"
     ),
     "secret_flag": (
-        rf"(--(?<![a-z0-9{_S}-]--)[a-z0-9-]{{0,40}}(?:passw(?:or)?d|passphrase|secret|token|api-?key|access-?key|private-?key) )"
+        rf"(--(?<![a-z0-9{_S}-]--)[a-z0-9-]{{0,40}}(?:passw(?:or)?d|passphrase|secret|token|api-?key"
+        rf"|access-?key|private-?key) )"
         rf"(?!<secret>|-|[{_S}]|[a-z]{{1,20}}(?: [a-z<{_S}]|[.,:;]|$))(?:\"[^\"\n]*\"?|'[^'\n]*'?|[^\s\"',;&)]+)"
     ),
     "secret_userinfo": rf"(://)(?!<secret>@)[^\s/@\"'<>{_S}]{{1,300}}(?=@)",
@@ -113,12 +126,15 @@ PATTERNS = {
         rf"|(?=[0-9-]*[a-f])[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{2,3}}(?:-[0-9a-f]{{0,11}})?)(?![{_W}])"
     ),
     "month": (
-        rf"(?<![{_W}])(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{{0,6}},? )?(?:{_MONTH} [0-9]{{1,2}}(?:st|nd|rd|th)?(?:,? (?:19|20)[0-9]{{2}})?"
-        rf"|[0-9]{{1,2}}[ /-]{_MONTH},?[ /-](?:19|20)[0-9]{{2}})(?:,?[ :](?:at )?{_CLOCK}{_ZONE}(?: (?:19|20)[0-9]{{2}})?)?(?![{_W}])"
+        rf"(?<![{_W}])(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]{{0,6}},? )?(?:{_MONTH} [0-9]{{1,2}}(?:st|nd|rd"
+        rf"|th)?(?:,? (?:19|20)[0-9]{{2}})?"
+        rf"|[0-9]{{1,2}}[ /-]{_MONTH},?[ /-](?:19|20)[0-9]{{2}})(?:,?[ :](?:at )?{_CLOCK}{_ZONE}(?: (?:19"
+        rf"|20)[0-9]{{2}})?)?(?![{_W}])"
     ),
     "time": (
         rf"(?<![{_W}./\\])(?:(?:19|20)[0-9]{{2}}([-/])(?:0?[1-9]|1[0-2])\1(?:0?[1-9]|[12][0-9]|3[01])"
-        rf"(?:[t _](?:{_CLOCK}|[0-9]{{2}}:[0-9]{{2}}){_ZONE}(?: ?[ap]m)?)?|(?:19|20)[0-9]{{2}}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[t_-]?[0-9]{{6}}z?)?"
+        rf"(?:[t _](?:{_CLOCK}|[0-9]{{2}}:[0-9]{{2}}){_ZONE}(?: ?[ap]m)?)?|(?:19|20)[0-9]{{2}}(?:0[1-9]"
+        rf"|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[t_-]?[0-9]{{6}}z?)?"
         rf"|(?<![:-]){_CLOCK}(?: ?[ap]m)?{_ZONE}(?!:?[{_W}])|(?<![:-])[0-9]{{1,2}}:[0-5][0-9] ?[ap]m"
         rf"|[0-9]{{1,2}}/[0-9]{{1,2}}/(?:19|20)[0-9]{{2}})(?![{_W}]|-[0-9])"
     ),
@@ -128,10 +144,12 @@ PATTERNS = {
         rf"(?<![{_W}])(?:0x[0-9a-f]+|(?:[0-9a-f]{{2}}:){{5}}[0-9a-f]{{2}}"
         rf"|(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{{7,}})(?![{_W}])"
     ),
+    "kept_key": r"[\"'](status(?:_?code)?|code|errno|http_?(?:status|code)|exit_?(?:code|status)?)[\"'](?= ?:)",
     "str": (
         r"[\"'`\u201c\u2018\u00ab](?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
         r"|(?<=')(?:(?<![%s]')|(?<=[^%s][bruf]'))[^']*'(?![%s])"
-        r"|(?<=\u201c)[^\u201c\u201d]*\u201d|(?<=\u2018)[^\u2018\u2019]*\u2019|(?<=\u00ab)[^\u00ab\u00bb]*\u00bb)" % ((_W,) * 5)
+        r"|(?<=\u201c)[^\u201c\u201d]*\u201d|(?<=\u2018)[^\u2018\u2019]*\u2019|(?<=\u00ab)[^\u00ab\u00bb]*\u00bb)"
+        % ((_W,) * 5)
     ),
     "ipv4": rf"(?<![{_W}._/@=-])(?<!version )(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?::[0-9]{{1,5}})?(?!\.?[{_W}])",
     "ipv6": rf"(?<![{_W}:.])\[?(?:[0-9a-f]{{0,4}}:){{2,7}}[0-9a-f]{{0,4}}(?:%[a-z0-9]{{1,15}})?(?:\](?::[0-9]{{1,5}})?)?(?![{_W}:(.])",
@@ -158,32 +176,39 @@ SECRET_WORDS = (
     ("secret_cookie", ("cookie",)),
     (
         "secret_keyed",
-        "passw",
-        "passphrase",
-        "pass=",
-        "pwd",
-        "secret",
-        "token",
-        "credential",
-        "key",
-        "?sig",
-        "&sig",
-        "auth=",
-        "code=",
+        (
+            "passw",
+            "passphrase",
+            "pass=",
+            "pwd",
+            "secret",
+            "token",
+            "credential",
+            "key",
+            "?sig",
+            "&sig",
+            "auth=",
+            "code=",
+        ),
     ),
     ("secret_flag", ("--",)),
     ("secret_userinfo", ("://",)),
     ("secret_webhook", ("hooks.slack", "webhooks", "api.telegram")),
 )
 SECRET_PREFIXES = (
-    "sk-", "k_live_", "k_test_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glp", "gldt-", "glrt-", "glcbt-", "glsoat-",
-    "xox", "xapp-", "npm_", "pypi-", "hf_", "gsk_", "xai-", "pplx-", "nvapi-", "tvly-", "r8_", "fw_", "dop_v1_", "shp", "dapi", "hvs.", "hvb.",
-    "hvr.", "lin_api_", "figd_", "sntrys_", "atatt3", "glsa_", "pmak-", "nrak-", "sq0", "age-secret", "ya29.", "1//0", "ops_", "akia", "asia",
+    "sk-", "k_live_", "k_test_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glp", "gldt-",
+    "glrt-", "glcbt-", "glsoat-",
+    "xox", "xapp-", "npm_", "pypi-", "hf_", "gsk_", "xai-", "pplx-", "nvapi-", "tvly-", "r8_", "fw_", "dop_v1_",
+    "shp", "dapi", "hvs.", "hvb.",
+    "hvr.", "lin_api_", "figd_", "sntrys_", "atatt3", "glsa_", "pmak-", "nrak-", "sq0", "age-secret", "ya29.",
+    "1//0", "ops_", "akia", "asia",
     "aroa", "aida", "abia", "acca", "aiza", "sg.", "eyj",
 )  # fmt: skip
 NOUNS = (
-    "tests?|specs?|suites?|files?|checks?|examples?|assertions?|cases?|builds?|targets?|jobs?|validation|type|lint|compile|compilation"
-    "|syntax|fatal|unexpected|other|more|new|previous|collection|scenarios?|hooks?|packages?|modules?|hunks?|test programs?|subtests?|subtest"
+    "tests?|specs?|suites?|files?|checks?|examples?|assertions?|cases?|builds?|targets?|jobs?|validation|type"
+    "|lint|compile|compilation"
+    "|syntax|fatal|unexpected|other|more|new|previous|collection|scenarios?|hooks?|packages?|modules?|hunks?"
+    "|test programs?|subtests?|subtest"
 )
 PATTERNS["keep_count_after"] = PATTERNS["keep_count_after"].format(nouns=NOUNS)
 KEEP_STARTS = ("error", "return", "status", "exit", "win")  # what may be written together with one of the next
@@ -196,21 +221,34 @@ COUNT_AFTER = frozenset(
 )
 # Families of error codes, upper case, with the least and the greatest number of digits.
 FAMILIES = {
-    "TS": (4, 5), "CS": (4, 4), "BC": (5, 5), "FS": (4, 4), "MSB": (4, 4), "NETSDK": (4, 4), "NU": (4, 4), "CA": (4, 4), "IDE": (4, 4),
-    "SA": (4, 4), "LNK": (4, 4), "E": (3, 4), "W": (3, 4), "F": (3, 4), "C": (3, 4), "B": (3, 3), "D": (3, 3), "N": (3, 3), "G": (3, 3),
-    "S": (3, 3), "L": (3, 3), "R": (4, 4), "P": (4, 4), "UP": (3, 3), "RUF": (3, 3), "SIM": (3, 3), "PL": (4, 4), "PLR": (4, 4),
-    "PLE": (4, 4), "PLW": (4, 4), "PLC": (4, 4), "ANN": (3, 3), "PT": (3, 3), "ARG": (3, 3), "SC": (4, 4), "DL": (4, 4), "MD": (3, 3),
+    "TS": (4, 5), "CS": (4, 4), "BC": (5, 5), "FS": (4, 4), "MSB": (4, 4), "NETSDK": (4, 4), "NU": (4, 4),
+    "CA": (4, 4), "IDE": (4, 4),
+    "SA": (4, 4), "LNK": (4, 4), "E": (3, 4), "W": (3, 4), "F": (3, 4), "C": (3, 4), "B": (3, 3), "D": (3, 3),
+    "N": (3, 3), "G": (3, 3),
+    "S": (3, 3), "L": (3, 3), "R": (4, 4), "P": (4, 4), "UP": (3, 3), "RUF": (3, 3), "SIM": (3, 3), "PL": (4, 4),
+    "PLR": (4, 4),
+    "PLE": (4, 4), "PLW": (4, 4), "PLC": (4, 4), "ANN": (3, 3), "PT": (3, 3), "ARG": (3, 3), "SC": (4, 4),
+    "DL": (4, 4), "MD": (3, 3),
     "ORA": (5, 5), "GHC": (5, 5), "CVE": (4, 4), "PGRST": (3, 3), "JSON": (4, 4), "YN": (4, 4), "AADSTS": (5, 7),
 }  # fmt: skip
-ERRNO = frozenset((
-    "E2BIG|EACCES|EADDRINUSE|EADDRNOTAVAIL|EAFNOSUPPORT|EAGAIN|EALREADY|EBADF|EBADMSG|EBUSY|ECANCELED|ECHILD|ECONNABORTED|ECONNREFUSED"
-    "|ECONNRESET|EDEADLK|EDESTADDRREQ|EDOM|EDQUOT|EEXIST|EFAULT|EFBIG|EHOSTDOWN|EHOSTUNREACH|EIDRM|EILSEQ|EINPROGRESS|EINTR|EINVAL|EIO"
-    "|EISCONN|EISDIR|ELOOP|EMFILE|EMLINK|EMSGSIZE|ENAMETOOLONG|ENETDOWN|ENETRESET|ENETUNREACH|ENFILE|ENOBUFS|ENODATA|ENODEV|ENOENT|ENOEXEC"
-    "|ENOLCK|ENOMEM|ENOMSG|ENOPROTOOPT|ENOSPC|ENOSR|ENOSYS|ENOTCONN|ENOTDIR|ENOTEMPTY|ENOTSOCK|ENOTSUP|ENOTTY|ENXIO|EOPNOTSUPP|EOVERFLOW"
-    "|EPERM|EPIPE|EPROTO|EPROTONOSUPPORT|EPROTOTYPE|ERANGE|EROFS|ESHUTDOWN|ESPIPE|ESRCH|ESTALE|ETIME|ETIMEDOUT|ETXTBSY|EWOULDBLOCK|EXDEV"
-    "|ENOTFOUND|EAI_AGAIN|EAI_FAIL|EAI_NONAME|ESOCKETTIMEDOUT|ERESOLVE|ELIFECYCLE|EJSONPARSE|EUSAGE|EBADENGINE|EBADPLATFORM|EINTEGRITY"
-    "|ETARGET|ENEEDAUTH|EOTP|EPUBLISHCONFLICT|ENOWORKSPACES|EUNSUPPORTEDPROTOCOL|EINVALIDTAGNAME|ENOVERSIONS|ENOLOCK"
-).split("|"))
+ERRNO = frozenset(
+    (
+        "E2BIG|EACCES|EADDRINUSE|EADDRNOTAVAIL|EAFNOSUPPORT|EAGAIN|EALREADY|EBADF|EBADMSG|EBUSY|ECANCELED"
+        "|ECHILD|ECONNABORTED|ECONNREFUSED"
+        "|ECONNRESET|EDEADLK|EDESTADDRREQ|EDOM|EDQUOT|EEXIST|EFAULT|EFBIG|EHOSTDOWN|EHOSTUNREACH|EIDRM|EILSEQ"
+        "|EINPROGRESS|EINTR|EINVAL|EIO"
+        "|EISCONN|EISDIR|ELOOP|EMFILE|EMLINK|EMSGSIZE|ENAMETOOLONG|ENETDOWN|ENETRESET|ENETUNREACH|ENFILE"
+        "|ENOBUFS|ENODATA|ENODEV|ENOENT|ENOEXEC"
+        "|ENOLCK|ENOMEM|ENOMSG|ENOPROTOOPT|ENOSPC|ENOSR|ENOSYS|ENOTCONN|ENOTDIR|ENOTEMPTY|ENOTSOCK|ENOTSUP"
+        "|ENOTTY|ENXIO|EOPNOTSUPP|EOVERFLOW"
+        "|EPERM|EPIPE|EPROTO|EPROTONOSUPPORT|EPROTOTYPE|ERANGE|EROFS|ESHUTDOWN|ESPIPE|ESRCH|ESTALE|ETIME"
+        "|ETIMEDOUT|ETXTBSY|EWOULDBLOCK|EXDEV"
+        "|ENOTFOUND|EAI_AGAIN|EAI_FAIL|EAI_NONAME|ESOCKETTIMEDOUT|ERESOLVE|ELIFECYCLE|EJSONPARSE|EUSAGE"
+        "|EBADENGINE|EBADPLATFORM|EINTEGRITY"
+        "|ETARGET|ENEEDAUTH|EOTP|EPUBLISHCONFLICT|ENOWORKSPACES|EUNSUPPORTEDPROTOCOL|EINVALIDTAGNAME"
+        "|ENOVERSIONS|ENOLOCK"
+    ).split("|")
+)
 # Identifiers that are an error code, in the order of their names; of several in a line the leftmost counts.
 CODES = (
     (
@@ -225,6 +263,7 @@ CODES = (
     ("exception_lone", r"^([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+)(?=: |:?$)"),
     ("errno", r"(?<![A-Za-z0-9_])(E[A-Z0-9_]{2,60})(?![A-Za-z0-9_])"),
     ("family", r"(?<![A-Za-z0-9_])([A-Z]{1,6}-?[0-9]{3,7}[a-z]?)(?![A-Za-z0-9_])"),
+    ("http", r"\bHTTP(?:/[0-9.]{1,3})?[ :]{1,2}(?:status(?: code)?[ :]{1,2})?([45][0-9]{2})(?![0-9])"),
     ("sqlstate", r"SQLSTATE[\s:=\[(]{1,3}([0-9A-Z]{5})(?![A-Za-z0-9])"),
     ("sqlstate_mysql", r"ERROR [0-9]{4} \(([0-9A-Z]{5})\)"),
 )
@@ -532,7 +571,17 @@ SUMMARIES = (
     ),
 )  # fmt: skip
 # What the lower-cased text must hold for its lines to be looked at: for failures alone, and for passes too.
-FAILED_SIGNS = ("fail", "error", " issue", "problem", "not ok", "no tests ran", "would be", "looks like you", "aborting due to")
+FAILED_SIGNS = (
+    "fail",
+    "error",
+    " issue",
+    "problem",
+    "not ok",
+    "no tests ran",
+    "would be",
+    "looks like you",
+    "aborting due to",
+)
 PASSED_SIGNS = ("pass", "\nok", "success", "succe", " total", "tests", "executed", "left unchanged", " in 0", "skipped")
 COUNTS = (
     ("after", r"([0-9]+) (?:failed|failing|failures?|errors?|fails?|fail)(?![a-z])"),
@@ -540,10 +589,15 @@ COUNTS = (
 )
 # Lines that speak of an error, strongest first; within a row group the first line of the text wins. Signs are what
 # the lower-cased text must hold for the pattern to be worth trying.
-STEMS = ("error", "fail", "xception")  # signs that are looked for inside words; the first word of others must stand alone
+STEMS = (
+    "error",
+    "fail",
+    "xception",
+)  # signs that are looked for inside words; the first word of others must stand alone
 ERROR_SIGNS = (
     *STEMS, "fatal", "panic", "panicked", "not found", "no such file", "denied", "err!", "\ne: ", "\n- f", "abort", "aborted", "fault",
-    "conflict", "cannot ", "not recognized", "not permitted", "not a directory", "exists", "killed", "terminated", "rejected", "merge failed",
+    "conflict", "cannot ", "not recognized", "not permitted", "not a directory", "exists", "killed", "terminated",
+    "rejected", "merge failed",
     "\u2717", "\u2716", "\u274c",
 )  # fmt: skip
 ERROR_LINES = (
@@ -589,10 +643,14 @@ DIAGNOSTIC = (
 )
 WEAK_SIGNS = (
     *STEMS, "fatal", "not ", "can't", "couldn't", "doesn't", "didn't", "isn't", "aren't", "won't", "wasn't", "hasn't", "don't", "cannot",
-    "unable", "no such", "no module", "no match", "no change", "no replacement", "no go", "denied", "invalid", "illegal", "unknown",
-    "unrecognized", "undefined", "unexpected", "unsupported", "unauthorized", "forbidden", "missing", "must ", "required", "requires",
-    "refused", "rejected", "timed out", "timeout", "exist", "exists", "mismatch", "conflict", "too many", "too large", "too long",
-    "too short", "exceeds", "exceeded", "ambiguous", "bad ", "broken", "unparsable", "unmatched", "vacuous", "needed", "malformed", "ineffectual",
+    "unable", "no such", "no module", "no match", "no change", "no replacement", "no go", "denied", "invalid",
+    "illegal", "unknown",
+    "unrecognized", "undefined", "unexpected", "unsupported", "unauthorized", "forbidden", "missing", "must ",
+    "required", "requires",
+    "refused", "rejected", "timed out", "timeout", "exist", "exists", "mismatch", "conflict", "too many",
+    "too large", "too long",
+    "too short", "exceeds", "exceeded", "ambiguous", "bad ", "broken", "unparsable", "unmatched", "vacuous",
+    "needed", "malformed", "ineffectual",
 )  # fmt: skip
 NO_ERROR = (
     ("mild", "hint|note|info|debug|warn", r"(?i:\[?(?:hint|note|info|debug|warning|warn)\b.*)"),
@@ -605,10 +663,20 @@ NO_ERROR = (
     ("zero", "0", r"(?i:.*\b(?:errors?|failures?|failed)[:=] ?0\b.*)"),
     ("warned", "warning: |note: ", r".*(?:Warning: |: warning: |: note: ).*"),
 )
-PASSING = (("passed", "pass|skip|=== |ok|\u2713|\u2714", r"(?:--- (?:PASS|SKIP)|=== (?:RUN|PAUSE|CONT|NAME)|ok  ?\t|\u2713|\u2714|test .* \.\.\. ok\b).*|PASS"),)
-DECORATION = (("rule", "", r"[^A-Za-z0-9\u00c0-\uffff]*"), ("heading", "=|-|#", r"(?:=+|-+|#+) ?[^=]{0,80}? ?(?:=+|-+|#+)"))
+PASSING = (
+    (
+        "passed",
+        "pass|skip|=== |ok|\u2713|\u2714",
+        r"(?:--- (?:PASS|SKIP)|=== (?:RUN|PAUSE|CONT|NAME)|ok  ?\t|\u2713|\u2714|test .* \.\.\. ok\b).*|PASS",
+    ),
+)
+DECORATION = (
+    ("rule", "", r"[^A-Za-z0-9\u00c0-\uffff]*"),
+    ("heading", "=|-|#", r"(?:=+|-+|#+) ?[^=]{0,80}? ?(?:=+|-+|#+)"),
+)
 PROGRAMS = (
-    r"(?:/\S{1,80}/)?(?:[efz]?grep|rg|ag|ack|git|diff[0-9]?|cmp|comm|test|\[|find|ls|cat|head|tail|sed|awk|sort|xargs|bash|sh|zsh|dash|which|wc)"
+    r"(?:/\S{1,80}/)?(?:[efz]?grep|rg|ag|ack|git|diff[0-9]?|cmp|comm|test|\[|find|ls|cat|head|tail|sed|awk|sort"
+    r"|xargs|bash|sh|zsh|dash|which|wc)"
     r"|/\S{1,80}|\(eval\)(?::[a-z]+)?"
 )
 OWN_ERRORS = (
@@ -618,9 +686,12 @@ OWN_ERRORS = (
     ("regex", "rror", r"regex parse error:.*|error parsing .*"),
 )
 INFRA_CODES = (
-    "429|5[0-9]{2}|timeout|ECONNREFUSED|ECONNRESET|ECONNABORTED|ETIMEDOUT|ESOCKETTIMEDOUT|ENOTFOUND|EAI_AGAIN|ENETUNREACH|EHOSTUNREACH|EDQUOT"
-    "|ERR_SOCKET_TIMEOUT|Connection[A-Za-z]*Error|API(?:Connection|Timeout)Error|[A-Za-z]*Timeout(?:Error|Exception|Expired)?|RateLimit[A-Za-z]*"
-    "|Overloaded[A-Za-z]*|ServiceUnavailable[A-Za-z]*|TooManyRequests[A-Za-z]*|MaxRetryError|NewConnectionError|gaierror|NameResolutionError"
+    "429|5[0-9]{2}|timeout|ECONNREFUSED|ECONNRESET|ECONNABORTED|ETIMEDOUT|ESOCKETTIMEDOUT|ENOTFOUND|EAI_AGAIN"
+    "|ENETUNREACH|EHOSTUNREACH|EDQUOT"
+    "|ERR_SOCKET_TIMEOUT|Connection[A-Za-z]*Error|API(?:Connection|Timeout)Error|[A-Za-z]*Timeout(?:Error"
+    "|Exception|Expired)?|RateLimit[A-Za-z]*"
+    "|Overloaded[A-Za-z]*|ServiceUnavailable[A-Za-z]*|TooManyRequests[A-Za-z]*|MaxRetryError|NewConnectionError"
+    "|gaierror|NameResolutionError"
 )
 INFRA_TEXT = (
     (
@@ -644,7 +715,7 @@ INFRA_TEXT = (
     (
         "dns",
         "resol|name or|getaddr|notfound|eai_|dns|no such host",
-        r"could not resolve|couldn't resolve|temporary failure (?:in name resolution|resolving)|name or service not k"
+        r"could(?: not|n't) resolve (?:the )?(?:host|proxy|address)|temporary failure (?:in name resolution|resolving)|name or service not k"
         r"nown|name resolution|getaddrinfo|enotfound|eai_again|\bdns\b|no such host",
     ),
     (
@@ -689,7 +760,9 @@ def tables() -> str:
     """The canonical text of all tables, one `table<TAB>row` per line, ASCII: what the rule digest is taken of."""
     lines = []
     for name, table in RULES.items():
-        rows: list[object] = list(table.items()) if isinstance(table, dict) else list(table) if isinstance(table, tuple) else [table]
+        rows: list[object] = (
+            list(table.items()) if isinstance(table, dict) else list(table) if isinstance(table, tuple) else [table]
+        )
         lines += [f"{name}\t{ascii(row)}" for row in rows]
     return "\n".join(lines) + "\n"
 
@@ -828,7 +901,7 @@ def clean(text: str) -> str:
 # --- the salient line ---------------------------------------------------------------------------------------------
 
 
-_SPACED = {ord(char): " " for char in "!\"#$%&()*+,./:;<=>?@[\\]^_`{|}~"}
+_SPACED = {ord(char): " " for char in '!"#$%&()*+,./:;<=>?@[\\]^_`{|}~'}
 
 
 def _tidy(line: str) -> str:
@@ -857,7 +930,7 @@ def _starts(text: str, low: str, signs: tuple[str, ...]) -> list[int]:
     return sorted(starts)
 
 
-def _summaries(text: str, low: str, signs: tuple[str, ...]) -> list[tuple[int, str, str, bool | None]]:
+def _summaries(text: str, low: str, signs: tuple[str, ...]) -> list[tuple[int, str, str, bool]]:
     """Every summary line of a runner: its offset, the line, how it is shown, whether it says failed."""
     found = []
     for start in _starts(text, low, signs):
@@ -883,7 +956,9 @@ def _summaries(text: str, low: str, signs: tuple[str, ...]) -> list[tuple[int, s
 def _counts_failures(match: re.Match[str]) -> bool:
     if match.re.groups:
         return any(group and group.strip("0") for group in match.groups())
-    return any(count.strip("0") for name, row in COUNTS for count in _row("count_" + name, row).findall(match[0].lower()))
+    return any(
+        count.strip("0") for name, row in COUNTS for count in _row("count_" + name, row).findall(match[0].lower())
+    )
 
 
 def summary_says_failed(text: str) -> bool | None:
@@ -984,7 +1059,9 @@ def _salient(text: str) -> str:
     low = text.lower()
     shown = [entry for entry in _summaries(text, low, FAILED_SIGNS) if entry[3]]
     told = _traceback(text)
-    last = [entry for entry in shown if entry[2] == "last"][-1:] or [entry for entry in shown if entry[2] == "first"][:1]
+    last = [entry for entry in shown if entry[2] == "last"][-1:] or [entry for entry in shown if entry[2] == "first"][
+        :1
+    ]
     if last and (told is None or shown[-1][0] > told[0]):
         return _rx("equals").sub("", last[0][1]).strip()
     if told is not None:
@@ -1031,7 +1108,7 @@ def _is_family(token: str) -> bool:
 
 
 def error_code(line: str, exit_code: int | None = None, structured: str | int | None = None) -> str:
-    """A structured code that says more than 1, else the leftmost identifier of the line, else the exit code, else ''."""
+    """A structured code that says more than 1, else the line's leftmost identifier, else the exit code, else ''."""
     told = "" if structured is None or isinstance(structured, bool) else " ".join(_plain(str(structured)).split())
     if told not in ("", "0", "1"):
         return mask_secrets(told)[:CODE_SHOWN]
@@ -1051,9 +1128,6 @@ def error_code(line: str, exit_code: int | None = None, structured: str | int | 
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------
-
-
-
 
 
 def _is_mixed(token: str) -> bool:
@@ -1168,7 +1242,12 @@ def _time(text: str) -> str:
     mark = _MARK["time"]
     if [month for month in MONTHS if month in text]:
         text = _rx("month").sub(mark, text)
-    if "19" in text or "20" in text or text.count(":") >= 2 or (":" in text and [sign for sign in HALVES if sign in text]):
+    if (
+        "19" in text
+        or "20" in text
+        or text.count(":") >= 2
+        or (":" in text and [sign for sign in HALVES if sign in text])
+    ):
         text = _rx("time").sub(mark, text)
     return _merged(text, mark)
 
@@ -1207,6 +1286,9 @@ def _hex(text: str) -> str:
 def _str(text: str) -> str:
     if text.isascii() and not ('"' in text or "'" in text or "`" in text):
         return text
+    if '":' in text or "':" in text or '" :' in text:
+        # The key of a JSON body keeps the number beside it ({"status":503}), as the bare word does.
+        text = _rx("kept_key").sub(r"\1", text)
     # A quotation may hide the end of another one, so look again until nothing is left to find.
     for _ in range(16):
         before, text = text, _rx("str").sub(_MARK["str"], text)

@@ -9,7 +9,6 @@ but in `steps.py`, where all records of a session are at hand.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
 import io
 import json
@@ -32,17 +31,20 @@ from loopstats.tables import RECORD_TYPES, RECORDS
 LINE_CAP = 64 << 20
 INFLATE_CAP = 4 << 30
 INFLATE_RATIO = 2000
+INFLATE_PIECE = 1 << 10
+INFLATE_STEP = 1 << 20
 DOCUMENT_CAP = 1 << 30
 HEAD_BYTES = 256 << 10
 HEAD_RECORDS = 20
 TAIL_BYTES = 4096
+ESCAPED = "escaped:"
 SKIPPED_FOLDERS = frozenset({".git", "node_modules", "__pycache__", ".venv"})
 _SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file on disk: `path` absolute and resolved, `source_file` as it will be shown."""
+    """A file on disk: `path` absolute and resolved (escaped if it is no UTF-8), `source_file` as it will be shown."""
 
     path: str
     source_file: str
@@ -80,7 +82,21 @@ def discover(paths: Sequence[str]) -> tuple[list[Found], list[tuple[str, str]]]:
                 _look(path, name, False, found, refused)
         else:
             _look(resolved, shown, True, found, refused)
-    return [found[path] for path in sorted(found)], sorted(refused)
+    return [found[path] for path in sorted(found)], sorted((_shown(name), reason) for name, reason in refused)
+
+
+def _shown(name: str) -> str:
+    """`name` as text that every store takes: bytes that are no UTF-8 are written as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _kept(path: str) -> str:
+    """`path` for the ledger; one that is no UTF-8 is marked and escaped, so that `_real` finds the way back."""
+    return path if path == _shown(path) else ESCAPED + path.encode("unicode_escape").decode()
+
+
+def _real(path: str) -> str:
+    return path.removeprefix(ESCAPED).encode().decode("unicode_escape") if path.startswith(ESCAPED) else path
 
 
 def _walk(folder: Path, shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
@@ -109,13 +125,15 @@ def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refus
     if not stat.S_ISREG(status.st_mode):
         refused.append((shown, "not_a_file"))
         return
-    safe = shown.encode("utf-8", "replace").decode()
-    found.setdefault(str(path), Found(str(path), safe, status.st_size, status.st_mtime_ns, status.st_ino, is_named))
+    kept = _kept(str(path))
+    found.setdefault(
+        kept, Found(kept, _shown(shown), status.st_size, status.st_mtime_ns, status.st_ino, is_named)
+    )
 
 
 def _open(path: str) -> BinaryIO:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(path, flags), "rb", buffering=512 << 10)
+    file = os.fdopen(os.open(_real(path), flags), "rb", buffering=512 << 10)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError("not a regular file")
@@ -123,11 +141,19 @@ def _open(path: str) -> BinaryIO:
 
 
 class _Capped(io.RawIOBase):
-    """Inflated bytes of `stream`, with an end where they grow beyond reason."""
+    """Inflated bytes of a gzip or zstd file, member after member, with an end where they grow beyond reason.
 
-    def __init__(self, stream: Any, size_bytes: int) -> None:
-        self._stream = stream
+    What comes before a damage is handed on. Input goes in by small pieces, so that one piece cannot fill the memory.
+    """
+
+    def __init__(self, file: BinaryIO, size_bytes: int, is_gzip: bool) -> None:
+        self._file = file
+        self._is_gzip = is_gzip
         self._left = min(INFLATE_CAP, max(size_bytes, 4096) * INFLATE_RATIO)
+        self._inflater: Any = None
+        self._rest = b""
+        self._ready = b""
+        self._is_ended = False
         self.is_broken = False
         self.is_bomb = False
 
@@ -135,31 +161,50 @@ class _Capped(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._left <= 0:
-            self.is_bomb = True
-            return 0
-        try:
-            data = self._stream.read(min(len(buffer), self._left))
-        except (EOFError, OSError, zlib.error, zstandard.ZstdError):
-            self.is_broken = True
-            return 0
+        while not self._ready and not self._is_ended:
+            self._fill()
+        data, self._ready = self._ready[: len(buffer)], self._ready[len(buffer):]
         buffer[: len(data)] = data
-        self._left -= len(data)
         return len(data)
+
+    def _fill(self) -> None:
+        piece = self._rest or self._file.read(INFLATE_PIECE)
+        self._rest = b""
+        is_at_end = not piece
+        if self._inflater is None:
+            piece = piece.lstrip(b"\x00") if self._is_gzip else piece
+            if piece:
+                self._inflater = zlib.decompressobj(31) if self._is_gzip else zstandard.ZstdDecompressor(
+                    max_window_size=1 << 27
+                ).decompressobj()
+        if self._inflater is None:
+            self._is_ended = is_at_end
+            return
+        try:
+            data = self._inflater.decompress(piece, INFLATE_STEP) if self._is_gzip else self._inflater.decompress(piece)
+        except (zlib.error, zstandard.ZstdError):
+            self._is_ended = self.is_broken = True
+            return
+        if self._inflater.eof:
+            self._rest, self._inflater = self._inflater.unused_data, None
+        elif self._is_gzip:
+            self._rest = self._inflater.unconsumed_tail
+        if is_at_end and not data and self._inflater is not None:
+            self._is_ended = self.is_broken = True
+        if len(data) > self._left:
+            self._is_ended = self.is_bomb = True
+        self._ready = data[: self._left]
+        self._left -= len(self._ready)
 
 
 def _inflate(file: BinaryIO, size_bytes: int) -> tuple[BinaryIO, _Capped | None]:
     magic = file.read(4)
     file.seek(0)
-    stream: Any
-    if magic[:2] == b"\x1f\x8b":
-        stream = gzip.GzipFile(fileobj=file, mode="rb")
-    elif magic == b"\x28\xb5\x2f\xfd":
-        stream = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True)
-    else:
+    is_gzip = magic[:2] == b"\x1f\x8b"
+    if not is_gzip and magic != b"\x28\xb5\x2f\xfd":
         return file, None
-    capped = _Capped(stream, size_bytes)
-    return io.BufferedReader(capped, 512 << 10), capped  # type: ignore[return-value]
+    capped = _Capped(file, size_bytes, is_gzip)
+    return io.BufferedReader(capped, 512 << 10), capped
 
 
 def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[Head, bytes | None]:
@@ -197,8 +242,10 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
         raw_head = file.read(HEAD_BYTES)
         file.seek(0)
         stream, capped = _inflate(file, found.size_bytes)
+        is_broken = False
         if capped is not None:
             raw_head = stream.read(HEAD_BYTES)
+            is_broken = capped.is_broken
             file.seek(0)
             stream, capped = _inflate(file, found.size_bytes)
 
@@ -220,10 +267,11 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
         fmt_or_none = recognise(head)
         row = _blank_row(found, source_id)
         if fmt_or_none is None:
-            reason = _why_unknown(raw_head, found.is_named)
-            rejects = [(source_id, 0, 0, reason, hashlib.sha256(raw_head).hexdigest())] if reason else []
+            reason = "truncated_archive" if is_broken else _why_unknown(raw_head, found.is_named)
+            digest = hashlib.sha256(raw_head).hexdigest()
+            unknown: list[tuple[int, int, int, str, str | None]] = [(source_id, 0, 0, reason, digest)] if reason else []
             row |= {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
-            return Reading(row, {}, rejects)
+            return Reading(row, {}, unknown)
         fmt = fmt_or_none
         row |= {"format": fmt.name, "is_experimental": int(fmt.is_experimental)}
         if fmt.unit == "container":
@@ -274,7 +322,7 @@ def _is_grown(file: BinaryIO, before: dict[str, Any]) -> bool:
     if _tail(file, offset) != before["tail_sha256"]:
         return False
     file.seek(offset)
-    return not before["is_line_open"] or not file.readline(LINE_CAP).strip()
+    return not before["is_line_open"] or file.readline(LINE_CAP) in (b"", b"\n")
 
 
 def _tail(file: BinaryIO, offset: int) -> str:
@@ -355,7 +403,7 @@ def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: For
         is_open = not has_newline
     emit.close()
     if capped is not None and (capped.is_broken or capped.is_bomb):
-        reject("inflates_too_far" if capped.is_bomb else "truncated_archive", "")
+        rejects.append((source_id, 0, offset, "inflates_too_far" if capped.is_bomb else "truncated_archive", None))
     for label, count in emit.nothing_types.items():
         nothing[label] = nothing.get(label, 0) + count
     folded: dict[str, int] = json.loads(before["folded"])

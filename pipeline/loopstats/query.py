@@ -114,7 +114,10 @@ def _lock(connection: duckdb.DuckDBPyConnection) -> None:
 def _dataset(snapshot: Snapshot, table: Table) -> Any:
     paths = [str(path) for path in snapshot.paths(table.name)]
     schema = _arrow_schema(table)
-    return ds.dataset(paths, schema=schema, format="parquet") if paths else schema.empty_table()
+    try:
+        return ds.dataset(paths, schema=schema, format="parquet") if paths else schema.empty_table()
+    except OSError as error:
+        raise LakeError(f"table {table.name}: a file of this generation is gone ({error}); run the command again") from error
 
 
 def _arrow_schema(table: Table) -> pa.Schema:
@@ -138,9 +141,9 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
     except duckdb.InterruptException:
         raise KeyboardInterrupt from None
     except duckdb.Error as error:
+        if "registered as 'lake_" in str(error):
+            raise LakeError(f"the lake cannot be read: {_first_line(error)}") from error
         raise UsageError(f"sql: {_first_line(error)}") from error
-    except OSError as error:
-        raise LakeError(f"a file of this generation is gone ({error}); run the command again") from error
     return _portable(result)
 
 

@@ -8,19 +8,22 @@ terminal. Every text from a log passes `safe_text` before it stands in a line.
 from __future__ import annotations
 
 import re
-import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 
 from loopstats.estimate import Comparison, Estimate, LoopRates, Rate, Readout, Segment, iso
 
 MIN_WIDTH = 40
+NAMED_SHOWN = 5
 GAP = "  "
 _NONE = "-"
 _SCOPES = {"window": "window", "to_date": "to date", "replay": "A/A replay"}
 
 # Printable for Python, invisible or confusing on a screen: fillers, joiners, variation selectors, a blank Braille cell.
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_KEEP = re.compile(r"(?<=[0-9]) (?=%|\([0-9])|(?<=[0-9],) (?=[+-]?[0-9.]{1,9}\])|(?<=[0-9]) (?=points)")
+# A character that `safe_text` lets through nowhere.
+_JOIN = "\ue000"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 _WHY = {
@@ -97,14 +100,13 @@ def lift_text(readout: Readout, width: int, all: bool = False) -> str:
     blocks = [wrap(line, width) for line in headlines(readout)]
     for group in _groups(readout):
         header, rows = lift_rows(group)
-        blocks.append(_title(group[0]) + table(header, rows, width))
+        blocks.append("\n".join([wrap(_title(group[0]), width), table(header, rows, width)]))
     blocks.append(wrap(_window_note(readout), width))
     severe = [notice for notice in readout.warnings if all or notice.severity >= 2]
-    shown = [
-        wrap(f"! {_named(notice.experiment)}{notice.text}", width, "  ") for notice in severe
-    ]
+    shown = [wrap(f"! {_named(notice.experiment)}{notice.text}", width, "  ") for notice in severe]
     if shown:
         blocks.append("Warnings\n" + "\n".join(shown))
+    blocks.extend(_wrong_arms(readout, width, all))
     hidden = len(readout.warnings) - len(severe)
     if all:
         blocks.extend(_sections(readout, width))
@@ -129,20 +131,19 @@ def _headline(estimate: Estimate) -> str:
     name, compared = safe_text(estimate.experiment) or "(unnamed)", estimate.headline
     counts = f"treated {compared.treated} against holdout {compared.holdout}"
     if estimate.verdict == "withheld":
-        why = ", ".join(_WHY[reason] for reason in compared.reasons if reason in _WHY)
-        return f"{name}: no result, because {why}. Loops: {compared.treated.n} treated, {compared.holdout.n} holdout."
+        sizes = f"{compared.treated.n} treated, {compared.holdout.n} holdout"
+        return f"{name}: no result, because {_reasons(compared)}. Loops: {sizes}."
     if compared.lift is None:
-        why = ", ".join(_WHY[reason] for reason in compared.reasons if reason in _WHY)
-        return f"{name}: no result yet, {why}. Loops broken: {counts}."
-    moved = f"treated loops broke {abs(100 * compared.lift):.1f} points {'more' if compared.lift >= 0 else 'less'} often"
+        return f"{name}: no result yet, {_reasons(compared)}. Loops broken: {counts}."
+    direction = "more" if compared.lift >= 0 else "less"
+    moved = f"treated loops broke {abs(100 * compared.lift):.1f} points {direction} often"
     if estimate.verdict in ("helps", "harms"):
         return (
             f"{name} {estimate.verdict}: {moved}, {counts}. A verdict: the nightly interval "
             f"{interval(compared.ci_anytime)} leaves out 0."
         )
     if compared.ci_anytime is None or "wide" in compared.reasons:
-        why = ", ".join(_WHY[reason] for reason in compared.reasons if reason in _WHY)
-        return f"{name}: no verdict yet, {why}. So far {moved}, {counts}."
+        return f"{name}: no verdict yet, {_reasons(compared)}. So far {moved}, {counts}."
     return (
         f"{name}: no verdict yet. So far {moved}, {counts}; the nightly interval {interval(compared.ci_anytime)} "
         "still holds 0."
@@ -151,7 +152,7 @@ def _headline(estimate: Estimate) -> str:
 
 def _replay_headline(estimate: Estimate) -> str:
     compared = estimate.headline
-    start = "A/A replay: no session in these logs is enrolled in an experiment and nobody was treated."
+    start = "A/A replay: no session in these logs is enrolled in an experiment, the arms are drawn after the fact."
     if compared.treated.n + compared.holdout.n == 0:
         return f"{start} No mature strategy loop was found, so there is nothing to compare."
     return (
@@ -161,17 +162,24 @@ def _replay_headline(estimate: Estimate) -> str:
 
 
 def _groups(readout: Readout) -> list[list[Estimate]]:
-    """Estimates that stand side by side: the scopes of one experiment; the replay alone."""
+    """Estimates that stand side by side: the scopes of one experiment; the replay alone, where it has loops."""
     groups: dict[tuple[str, bool], list[Estimate]] = {}
     for estimate in readout.estimates:
+        if _is_empty_replay(estimate):
+            continue
         groups.setdefault((estimate.experiment, estimate.scope == "replay"), []).append(estimate)
     return list(groups.values())
 
 
+def _is_empty_replay(estimate: Estimate) -> bool:
+    count = estimate.headline.treated.n + estimate.headline.holdout.n + sum(estimate.pending)
+    return estimate.scope == "replay" and count == 0
+
+
 def _title(estimate: Estimate) -> str:
     if estimate.scope == "replay":
-        return "A/A replay of loops outside any experiment: shows chance, not an effect\n"
-    return f"Experiment {safe_text(estimate.experiment) or '(unnamed)'}\n"
+        return "A/A replay of loops outside any experiment: chance, no effect"
+    return f"Experiment {safe_text(estimate.experiment) or '(unnamed)'}"
 
 
 def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]]:
@@ -180,7 +188,8 @@ def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]
     rows = [
         ["treated broke", *[str(e.headline.treated) for e in estimates]],
         ["holdout broke", *[str(e.headline.holdout) for e in estimates]],
-        ["lift", *[points(e.headline.lift) for e in estimates]],
+        ["lift, by epoch" if any(map(_is_stratified, estimates)) else "lift",
+         *[points(e.headline.lift) for e in estimates]],
         ["95 %, one look", *[interval(e.headline.ci_fixed) for e in estimates]],
     ]
     if any(e.scope == "to_date" for e in estimates):
@@ -189,14 +198,18 @@ def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]
             ["verdict", *[e.verdict or _NONE for e in estimates]],
         ]
     rows += [
-        ["recurred", *[_pair(e.recurred) for e in estimates]],
-        ["unresolved", *[_pair(e.unresolved) for e in estimates]],
-        ["sessions", *[_pair((e.headline.sessions_treated, e.headline.sessions_holdout)) for e in estimates]],
-        ["pending", *[_pair(e.pending) for e in estimates]],
-        ["interrupted", *[_rate(e.details.get("interrupted")) for e in estimates]],
-        ["lift without", *[_lift_of(e.sensitivities.get("without_interrupted")) for e in estimates]],
+        ["recurred, t v h", *[_pair(e.recurred) for e in estimates]],
+        ["unresolved, t v h", *[_pair(e.unresolved) for e in estimates]],
+        ["sessions, t v h", *[_pair((e.headline.sessions_treated, e.headline.sessions_holdout)) for e in estimates]],
+        ["pending, t v h", *[_pair(e.pending) for e in estimates]],
+        ["interrupted loops", *[_rate(e.details.get("interrupted")) for e in estimates]],
+        ["lift without them", *[_lift_of(e.sensitivities.get("without_interrupted")) for e in estimates]],
     ]
     return header, rows
+
+
+def _is_stratified(estimate: Estimate) -> bool:
+    return bool(estimate.details.get("pooling", {}).get("is_stratified"))
 
 
 def _pair(counts: tuple[int, int]) -> str:
@@ -230,10 +243,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> s
 
 
 def wrap(text: str, width: int, indent: str = "") -> str:
-    """`text` on lines of at most `width` columns; what follows the first is indented. Log text is made visible."""
-    return "\n".join(textwrap.wrap(
-        safe_text(text), width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False
-    ))
+    """`text` on lines of at most `width` columns; what follows the first is indented. Log text is made visible.
+
+    A rate with its n and the two ends of an interval stay on one line.
+    """
+    lines = [""]
+    for word in _KEEP.sub(_JOIN, safe_text(text)).split(" "):
+        if lines[-1].strip() and cell_width(lines[-1]) + 1 + cell_width(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1].strip():
+            lines.append(indent)
+        for char in word:
+            if cell_width(lines[-1]) + cell_width(char) > width:
+                lines.append(indent)
+            lines[-1] += char
+    return "\n".join(lines).replace(_JOIN, " ")
 
 
 def _named(experiment: str) -> str:
@@ -246,8 +271,9 @@ def _window_note(readout: Readout) -> str:
     text = f"As of {iso(readout.as_of_us)}; loops detected by {mature} are counted ({hours:g} h to mature)"
     if readout.since_us is not None or readout.until_us is not None:
         since = "the beginning" if readout.since_us is None else iso(readout.since_us)
-        until = mature if readout.until_us is None else min(iso(readout.until_us), mature)
-        text += f"; window: detected from {since} to {until}"
+        mature_us = readout.as_of_us - readout.maturity_us
+        until_us = mature_us if readout.until_us is None else min(readout.until_us, mature_us)
+        text += f"; window: detected from {since} to {iso(until_us)}"
     return text + "."
 
 
@@ -256,8 +282,12 @@ def _window_note(readout: Readout) -> str:
 
 def _sections(readout: Readout, width: int) -> Iterable[str]:
     for estimate in readout.estimates:
+        if _is_empty_replay(estimate):
+            continue
         title = f"{_SCOPES[estimate.scope]}{': ' if estimate.experiment else ''}{safe_text(estimate.experiment)}"
         body = [*_sensitivity_lines(estimate), *_detail_lines(estimate)]
+        if estimate.scope != "window":
+            body.extend(_audit_lines(readout, estimate))
         if body:
             yield "\n".join(wrap(line, width, "    ") for line in [f"More on {title}", *body])
         if estimate.segments:
@@ -286,7 +316,7 @@ def _reasons(compared: Comparison) -> str:
 def _detail_lines(estimate: Estimate) -> Iterable[str]:
     details = estimate.details
     bounds = details.get("bounds")
-    if bounds and bounds["low"] is not None:
+    if bounds and bounds["low"] is not None and bounds["low"] < bounds["high"]:
         ends = "" if bounds["ci_low"] is None else f", 95 % {interval((bounds['ci_low'], bounds['ci_high']))}"
         yield f"whatever the unresolved loops would have become: {interval((bounds['low'], bounds['high']))}{ends}"
     attrition = details.get("attrition")
@@ -334,6 +364,47 @@ def _detail_lines(estimate: Estimate) -> Iterable[str]:
             nights = planning["nights_to_n_star"]
             text += "" if not nights else f" in about {nights} nights"
         yield text
+
+
+def _audit_lines(readout: Readout, estimate: Estimate) -> Iterable[str]:
+    checks = readout.audit.replay if estimate.scope == "replay" else readout.audit.of(estimate.experiment)
+    if checks.n_checked + checks.n_unchecked:
+        yield (
+            f"audit: {checks.n_checked} logged arms recomputed, {checks.hash_failures.n} differ, "
+            f"{checks.n_unchecked} could not be checked"
+        )
+    for split in checks.splits:
+        share = "unknown" if split.share_bp is None else f"{split.share_bp / 100:g} %"
+        p = "" if split.p is None else f", exact p {split.p:.3f}"
+        epoch = "" if split.epoch is None else f" in epoch {split.epoch}"
+        yield f"split{epoch}: {split.n_treated} v {split.n_holdout}, planned share {share}{p}"
+    for name, rates in (("the log", checks.only_log), ("the replay", checks.only_replay)):
+        if checks.has_records and any(rate.n for _, rate in rates):
+            yield f"loops that only {name} has: {', '.join(f'{arm} {rate}' for arm, rate in rates)}"
+    if checks.has_deliveries:
+        yield f"treated not delivered: {checks.treated_not_delivered}; holdout delivered: {checks.holdout_delivered}"
+
+
+def _wrong_arms(readout: Readout, width: int, is_all: bool) -> Iterable[str]:
+    """The records whose arm is not the one that their salt gives, by name."""
+    for checks in (*readout.audit.experiments.values(), readout.audit.outside):
+        names = [dict(name) for name in checks.hash_failures.names]
+        if not names:
+            continue
+        lines = ["Records with another arm"]
+        for name in names if is_all else names[:NAMED_SHOWN]:
+            place = f"{name['source_file']}:{name['source_line']}"
+            lines.append(
+                f"{name['run_id']} {name['signature']}: logged {name['arm']} {_bp(name['arm_bp'])}, "
+                f"recomputed {name['arm_true']} {_bp(name['arm_bp_true'])} ({place})"
+            )
+        if len(lines) - 1 < checks.hash_failures.n:
+            lines.append(f"and {checks.hash_failures.n - len(lines) + 1} more")
+        yield "\n".join(wrap(line, width, "    ") for line in lines)
+
+
+def _bp(basis_points: int | None) -> str:
+    return "(no bp)" if basis_points is None else f"({basis_points} bp)"
 
 
 def _segment_block(estimate: Estimate, width: int) -> str:

@@ -343,7 +343,7 @@ class Emit:
             is_summary_failed = rule.summary_says_failed(text)
         code = message = None
         if is_bad or is_summary_failed:
-            failure = rule.read_failure(text, exit_code, structured_code, is_timeout)
+            failure = rule.read_failure(text, exit_code or None, structured_code, is_timeout)
             code, message = error_code if error_code is not None else failure.code, failure.message
             has_error_text = rule.has_error_text(text) if exit_code else None
         is_signature_log = signature is not None
