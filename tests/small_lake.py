@@ -46,24 +46,67 @@ def hour(count: float) -> datetime:
 def sample(root: Path) -> Lake:
     """Four strategy loops (one pending at hour 48, one detected after it), one repeat, and the steps of their runs."""
     loops = [
-        {"loop_id": f"{n:016x}", "run_id": f"run{n}", "session_id": f"session{n}", "signature": f"sig{n}", "rule": "strategy-loop/1",
-         "tool": "Bash" if n < 3 else "Edit", "kind": "verify", "message": HOSTILE if n == 1 else "boom", "detected_at": hour(at),
-         "mature_at": hour(at + 24), "outcome": outcome, "outcome_step": 9, "outcome_at": hour(at + 1), "steps_to_outcome": 4,
-         "outcome_final": outcome, "arm": arm, "count_events": n + 2, "harness": "agent 1.2", "project": "shop", "model": "m-1"}
+        {
+            "loop_id": f"{n:016x}",
+            "run_id": f"run{n}",
+            "session_id": f"session{n}",
+            "signature": f"sig{n}",
+            "rule": "strategy-loop/1",
+            "tool": "Bash" if n < 3 else "Edit",
+            "kind": "verify",
+            "message": HOSTILE if n == 1 else "boom",
+            "detected_at": hour(at),
+            "mature_at": hour(at + 24),
+            "outcome": outcome,
+            "outcome_step": 9,
+            "outcome_at": hour(at + 1),
+            "steps_to_outcome": 4,
+            "outcome_final": outcome,
+            "arm": arm,
+            "count_events": n + 2,
+            "harness": "agent 1.2",
+            "project": "shop",
+            "model": "m-1",
+        }
         for n, at, outcome, arm in (
-            (1, 1, "broke", "treated"), (2, 2, "recurred", "holdout"), (3, 30, "broke", "treated"), (4, 72, "unresolved", "holdout"),
+            (1, 1, "broke", "treated"),
+            (2, 2, "recurred", "holdout"),
+            (3, 30, "broke", "treated"),
+            (4, 72, "unresolved", "holdout"),
         )
     ]
     loops.append({**loops[0], "loop_id": "f" * 16, "rule": "repeat/1", "arm": None})
     steps = [
-        {"session_id": f"session{n}", "run_id": f"run{n}", "step": step, "decision": step, "ts": hour(n + step / 60), "tool": tool,
-         "action": tool, "kind": kind, "kind_source": source, "outcome": outcome, "outcome_source": "flag", "actor": "agent",
-         "harness": "agent 1.2", "project": "shop", "model": "m-1", "fingerprint": "f", "source_file": "a.jsonl", "source_line": step + 1}
+        {
+            "session_id": f"session{n}",
+            "run_id": f"run{n}",
+            "step": step,
+            "decision": step,
+            "ts": hour(n + step / 60),
+            "tool": tool,
+            "action": tool,
+            "kind": kind,
+            "kind_source": source,
+            "outcome": outcome,
+            "outcome_source": "flag",
+            "actor": "agent",
+            "harness": "agent 1.2",
+            "project": "shop",
+            "model": "m-1",
+            "fingerprint": "f",
+            "source_file": "a.jsonl",
+            "source_line": step + 1,
+        }
         for n in (1, 2)
-        for step, (tool, kind, source, outcome) in enumerate([
-            ("Bash", "verify", "command", "failure"), ("Bash", "verify", "command", "failure"), ("Bash", "verify", "command", "failure"),
-            ("Read", "read", "table", "success"), ("frob", "other", "none", "unknown"),
-        ])
+        for step, (tool, kind, source, outcome) in enumerate(
+            [
+                ("Bash", "verify", "command", "failure"),
+                ("Bash", "verify", "command", "failure"),
+                ("Bash", "verify", "command", "failure"),
+                ("Read", "read", "table", "success"),
+                ("frob", "other", "none", "unknown"),
+            ]
+        )
     ]
     turns = [{"session_id": "session1", "run_id": "run1", "decision": 0, "tokens_input": 100, "tokens_output": 20}]
     return make_lake(root, {LOOPS.name: loops, STEPS.name: steps, TURNS.name: turns})

@@ -110,6 +110,8 @@ BESIDE = (
     Kind("three objects", raw() + step("SESSION", "second") + b" " + step("SESSION", "third"), REPAIRED, "two_objects",
          calls=("bad", "second", "third")),
     Kind("duplicate key in an object below", raw(extra=b'{"a":1,"b":[{"c":1,"c":2}]}'), REPAIRED, "duplicate_key"),
+    Kind("a text that begins with a colon", raw(model=b'":t"', extra=b'[":",":"]'), READ, model=":t"),
+    Kind("a key that ends in a backslash", raw(extra=rb'{"a\\":":","a":1}'), READ),
     Kind("JSON inside a text is no key", raw(extra=rb'"{\"model\":1,\"model\":2}"'), READ),
     Kind("deep, but within the limit", deep(190), READ),
     Kind("just too deep", deep(210), REJECTED, "too_deep"),

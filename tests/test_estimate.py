@@ -287,6 +287,34 @@ def test_a_changed_salt_or_writer_digest_is_an_epoch_too() -> None:
     assert {"epochs_stratified", "rule_digest_differs"} <= set(codes(readout))
 
 
+def test_a_changed_salt_is_an_epoch_where_both_salts_are_configured() -> None:
+    old = Experiment("hint-old", "salt", 5000, 500)
+    settings = Settings(experiments={"hint": HINT, "hint-old": old})
+    rows = two_arms(30, 50, 20, 50) + two_arms(20, 60, 30, 40, 500, salt_id=old.salt_id)
+    found = to_date(rows, settings=settings)
+    assert found.headline.lift == pytest.approx((25 * 0.2 + 24 * (20 / 60 - 30 / 40)) / 49)
+    parts = found.details["pooling"]["parts"]
+    assert {(part["salt_id"], part["treated"]["n"]) for part in parts} == {(HINT.salt_id, 50), (old.salt_id, 60)}
+
+
+def test_bounds_of_epochs_are_pooled_with_the_same_weights() -> None:
+    one = single("treated", 28, 14, 8, 0, epoch="a") + single("holdout", 18, 28, 4, 100, epoch="a")
+    two = single("treated", 10, 10, 0, 300, epoch="b") + single("holdout", 5, 10, 5, 400, epoch="b")
+    bounds = to_date([*one, *two]).details["bounds"]
+    assert bounds["low"] == pytest.approx((25 * 0.12 + 10 * (0.5 - 0.5)) / 35)
+    assert bounds["high"] == pytest.approx((25 * 0.36 + 10 * (0.5 - 0.25)) / 35)
+    assert bounds["reason"] == "stratified" and bounds["ci_low"] is None
+
+
+def test_an_epoch_too_small_for_its_own_design_effect_takes_the_largest_of_the_others() -> None:
+    """The small epoch widens the interval a little and never hides it."""
+    large = [row | {"epoch": "a"} for row in clustered([(2, 2, 2, 0), (2, 0, 2, 2)] * 10)]
+    small = [loop(900, "late", "treated", epoch="b"), loop(901, "late", "holdout", epoch="b")]
+    alone, both = to_date(large), to_date([*large, *small])
+    assert both.headline.ci_fixed is not None and alone.headline.deff is not None
+    assert both.headline.deff == pytest.approx(alone.headline.deff)
+
+
 def test_r28_compliance_through_the_estimate() -> None:
     cells = {(1, 1, 1): 34, (1, 1, 0): 14, (1, 0, 1): 5, (1, 0, 0): 7, (0, 1, 1): 2, (0, 1, 0): 1, (0, 0, 1): 14,
              (0, 0, 0): 23}
@@ -648,6 +676,12 @@ def test_splits_and_filters_by_what_is_not_known_at_detection_are_refused(column
         checked([], by=(column,))
     with pytest.raises(UsageError, match=column):
         checked([], where=pl.col(column).is_not_null())
+
+
+def test_a_filter_that_cannot_be_applied_is_a_usage_error() -> None:
+    for where in (pl.col("tool") + 1, pl.col("tool"), pl.col("count_events").str.len_chars() > 1):
+        with pytest.raises(UsageError, match="filter"):
+            checked([], where=where)
 
 
 def test_segments_are_tested_by_n_and_selected_by_e_bh() -> None:

@@ -8,22 +8,22 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pytest
-import small_lake
-from small_lake import frame_of, hour
 
+import small_lake
 from loopstats import query, rule, when
 from loopstats.errors import LakeError, UsageError
 from loopstats.query import Filters
 from loopstats.tables import LOOPS, STEPS, TABLES
 from loopstats.when import Interval
+from small_lake import frame_of, hour
 
 AS_OF = round(hour(48).timestamp() * 1_000_000)
 EVER = Interval(AS_OF, None, None, "UTC")
 
 
-@pytest.fixture
-def connection(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    opened = query.open_snapshot(small_lake.sample(tmp_path / "lake").snapshot(), AS_OF)
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    opened = query.open_snapshot(small_lake.sample(tmp_path_factory.mktemp("query") / "lake").snapshot(), AS_OF)
     yield opened
     opened.close()
 
@@ -91,18 +91,54 @@ def test_a_missing_or_broken_file_is_a_lake_error(tmp_path: Path) -> None:
         query.open_snapshot(snapshot, AS_OF)
 
 
-@pytest.mark.parametrize("statement", [
-    "COPY (SELECT 1) TO '{0}/out.csv'", "COPY loops TO '{0}/out.parquet'", "ATTACH '{0}/other.db'", "INSTALL httpfs", "LOAD json",
-    "SET threads = 1", "RESET threads", "PRAGMA threads = 1", "SET enable_external_access = true", "SET VARIABLE a = 1", "USE memory",
-    "CREATE TABLE t (a INT)", "CREATE MACRO f() AS 1", "CREATE SECRET (TYPE s3)", "DROP VIEW loops", "INSERT INTO loops VALUES (1)",
-    "DELETE FROM loops", "UPDATE loops SET arm = 'treated'", "EXPORT DATABASE '{0}/x'", "IMPORT DATABASE '{0}/x'", "CALL duckdb_tables()",
-    "BEGIN", "CHECKPOINT", "VACUUM", "PREPARE p AS SELECT 1", "DETACH memory",
-    "SELECT * FROM read_csv('{0}/secret.csv')", "SELECT * FROM read_text('{0}/secret.csv')", "SELECT * FROM read_blob('{0}/secret.csv')",
-    "SELECT * FROM read_json('{0}/secret.csv')", "SELECT * FROM read_parquet('{0}/secret.csv')", "SELECT * FROM sniff_csv('{0}/secret.csv')",
-    "SELECT * FROM '{0}/secret.csv'", "SELECT * FROM glob('{0}/*')", "SELECT getenv('HOME')", "EXPLAIN ANALYZE COPY loops TO '{0}/out.csv'",
-    "WITH x AS (INSERT INTO loops VALUES (1) RETURNING *) SELECT * FROM x", "SELECT 1; SELECT 2", "SELECT 1; DROP VIEW loops", "", "-- nothing",
-    "SELEC 1", "SELECT nope FROM loops",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{0}/out.csv'",
+        "COPY loops TO '{0}/out.parquet'",
+        "ATTACH '{0}/other.db'",
+        "INSTALL httpfs",
+        "LOAD json",
+        "SET threads = 1",
+        "RESET threads",
+        "PRAGMA threads = 1",
+        "SET enable_external_access = true",
+        "SET VARIABLE a = 1",
+        "USE memory",
+        "CREATE TABLE t (a INT)",
+        "CREATE MACRO f() AS 1",
+        "CREATE SECRET (TYPE s3)",
+        "DROP VIEW loops",
+        "INSERT INTO loops VALUES (1)",
+        "DELETE FROM loops",
+        "UPDATE loops SET arm = 'treated'",
+        "EXPORT DATABASE '{0}/x'",
+        "IMPORT DATABASE '{0}/x'",
+        "CALL duckdb_tables()",
+        "BEGIN",
+        "CHECKPOINT",
+        "VACUUM",
+        "PREPARE p AS SELECT 1",
+        "DETACH memory",
+        "SELECT * FROM read_csv('{0}/secret.csv')",
+        "SELECT * FROM read_text('{0}/secret.csv')",
+        "SELECT * FROM read_blob('{0}/secret.csv')",
+        "SELECT * FROM read_json('{0}/secret.csv')",
+        "SELECT * FROM read_parquet('{0}/secret.csv')",
+        "SELECT * FROM sniff_csv('{0}/secret.csv')",
+        "SELECT * FROM '{0}/secret.csv'",
+        "SELECT * FROM glob('{0}/*')",
+        "SELECT getenv('HOME')",
+        "EXPLAIN ANALYZE COPY loops TO '{0}/out.csv'",
+        "WITH x AS (INSERT INTO loops VALUES (1) RETURNING *) SELECT * FROM x",
+        "SELECT 1; SELECT 2",
+        "SELECT 1; DROP VIEW loops",
+        "",
+        "-- nothing",
+        "SELEC 1",
+        "SELECT nope FROM loops",
+    ],
+)
 def test_refused(connection: duckdb.DuckDBPyConnection, tmp_path: Path, statement: str) -> None:
     (tmp_path / "secret.csv").write_text("a\nTOPSECRET\n")
     before = sorted(tmp_path.rglob("*"))
@@ -122,30 +158,60 @@ def test_python_variables_are_out_of_reach(connection: duckdb.DuckDBPyConnection
 
 
 def test_the_connection_is_locked(connection: duckdb.DuckDBPyConnection) -> None:
-    names = ("enable_external_access", "autoinstall_known_extensions", "autoload_known_extensions", "lock_configuration", "TimeZone")
-    values = query.run(connection, "SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in names)).row(0)
+    names = (
+        "enable_external_access",
+        "autoinstall_known_extensions",
+        "autoload_known_extensions",
+        "lock_configuration",
+        "TimeZone",
+    )
+    values = query.run(connection, "SELECT " + ", ".join(f"current_setting('{name}') AS {name}" for name in names)).row(
+        0
+    )
     assert values == (False, False, False, True, "UTC")
 
 
-@pytest.mark.parametrize("statement", [
-    "SELECT 1 AS a", "FROM loops", "select 1 as a;", "SELECT 1 AS a; -- done", "WITH x AS (SELECT 1 AS a) SELECT * FROM x", "SHOW TABLES",
-    "DESCRIBE loops", "SUMMARIZE loops", "EXPLAIN SELECT 1", "VALUES (1)",
-])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT 1 AS a",
+        "FROM loops",
+        "select 1 as a;",
+        "SELECT 1 AS a; -- done",
+        "WITH x AS (SELECT 1 AS a) SELECT * FROM x",
+        "SHOW TABLES",
+        "DESCRIBE loops",
+        "SUMMARIZE loops",
+        "EXPLAIN SELECT 1",
+        "VALUES (1)",
+    ],
+)
 def test_allowed(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
     assert query.run(connection, statement).height >= 1
 
 
 def test_types_of_duckdb_become_portable(connection: duckdb.DuckDBPyConnection) -> None:
-    row = query.run(connection, (
-        "SELECT sum(step) AS total, 170141183460469231731687303715884105727::HUGEINT AS huge, 1.25::DECIMAL(5, 2) AS decimal, "
-        "INTERVAL 3 DAY AS span, TIME '10:00' AS clock, {'a': 1} AS struct, MAP {'a': 1} AS map, 'x'::BLOB AS blob, 7::UBIGINT AS u, "
-        "NULL AS nothing, 1 AS total, [1, 2] AS list, DATE '2026-01-01' AS day FROM steps"
-    ))
+    row = query.run(
+        connection,
+        (
+            "SELECT sum(step) AS total, 170141183460469231731687303715884105727::HUGEINT AS huge, "
+            "1.25::DECIMAL(5, 2) AS decimal, "
+            "INTERVAL 3 DAY AS span, TIME '10:00' AS clock, {'a': 1} AS struct, MAP {'a': 1} AS map, 'x'::BLOB AS blob, "
+            "7::UBIGINT AS u, "
+            "NULL AS nothing, 1 AS total, [1, 2] AS list, DATE '2026-01-01' AS day FROM steps"
+        ),
+    )
     assert row.columns[-3] == "total_2"
     values = row.row(0, named=True)
     assert values["total"] == 20
     assert values["huge"] == pytest.approx(1.7014118346046923e38)
-    assert (values["decimal"], values["blob"], values["u"], values["nothing"], values["list"]) == (1.25, "78", 7, None, [1, 2])
+    assert (values["decimal"], values["blob"], values["u"], values["nothing"], values["list"]) == (
+        1.25,
+        "78",
+        7,
+        None,
+        [1, 2],
+    )
     assert (values["struct"], values["map"], values["clock"]) == ('{"a":1}', '[["a",1]]', "10:00:00")
     assert values["span"] == "0 months 3 days 0 seconds"
 
@@ -154,7 +220,8 @@ def test_staging_knows_the_attempts_of_the_rule() -> None:
     kinds = sorted({*rule.ATTEMPTS, "read", "plan", "research", "wait"})
     rows = [
         {"run_id": actor, "step": number, "kind": kind, "actor": actor, "outcome": "failure"}
-        for actor in ("agent", "user") for number, kind in enumerate(kinds)
+        for actor in ("agent", "user")
+        for number, kind in enumerate(kinds)
     ]
     opened = query.open_tables({"steps": frame_of(STEPS, rows).to_arrow()}, AS_OF)
     found = query.run(opened, "SELECT kind, actor FROM stg_steps WHERE is_attempt AND is_failed_attempt")
@@ -166,8 +233,18 @@ def test_arms_are_the_same_in_sql() -> None:
     for number in range(300):
         run_id, signature = f"run-{number}-é", f"{number:016x}"
         points = rule.arm_bp("", run_id, signature)
-        rows.append({"loop_id": str(number), "run_id": run_id, "signature": signature, "rule": "strategy-loop/1", "outcome": "broke",
-                     "arm_bp": points, "share_bp": 5000, "arm": rule.arm_of(points)})
+        rows.append(
+            {
+                "loop_id": str(number),
+                "run_id": run_id,
+                "signature": signature,
+                "rule": "strategy-loop/1",
+                "outcome": "broke",
+                "arm_bp": points,
+                "share_bp": 5000,
+                "arm": rule.arm_of(points),
+            }
+        )
     relation = query.named("arm_check")
     assert relation is not None
     right = query.open_tables({"loops": frame_of(LOOPS, rows).to_arrow()}, AS_OF)
@@ -183,21 +260,26 @@ def test_loops_come_newest_first_within_the_interval(connection: duckdb.DuckDBPy
     assert query.loops(connection, window, Filters())["run_id"].to_list() == ["run2"]
 
 
-@pytest.mark.parametrize(("filters", "expected"), [
-    (Filters(tools=("Edit",)), ["run3"]),
-    (Filters(tools=("Edit", "Bash"), where="count_events >= 4"), ["run3", "run2"]),
-    (Filters(where="count_events = 3 OR count_events = 4 -- a comment"), ["run2", "run1", "run1"]),
-    (Filters(projects=("other",)), []),
-    (Filters(projects=("'; DROP VIEW loops; --",)), []),
-    (Filters(harnesses=("agent",), models=("m-1",), where="outcome = 'pending'"), ["run3"]),
-    (Filters(harnesses=("agent 1.2",), projects=("shop",), where="rule = 'repeat/1'"), ["run1"]),
-    (Filters(harnesses=("agent 1",)), []),
-])
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(tools=("Edit",)), ["run3"]),
+        (Filters(tools=("Edit", "Bash"), where="count_events >= 4"), ["run3", "run2"]),
+        (Filters(where="count_events = 3 OR count_events = 4 -- a comment"), ["run2", "run1", "run1"]),
+        (Filters(projects=("other",)), []),
+        (Filters(projects=("'; DROP VIEW loops; --",)), []),
+        (Filters(harnesses=("agent",), models=("m-1",), where="outcome = 'pending'"), ["run3"]),
+        (Filters(harnesses=("agent 1.2",), projects=("shop",), where="rule = 'repeat/1'"), ["run1"]),
+        (Filters(harnesses=("agent 1",)), []),
+    ],
+)
 def test_filters(connection: duckdb.DuckDBPyConnection, filters: Filters, expected: list[str]) -> None:
     assert query.loops(connection, EVER, filters)["run_id"].to_list() == expected
 
 
-@pytest.mark.parametrize("where", ["", "a) OR (1 = 1", "1; SELECT 2", "nope = 1", "tool", "1 = 1, 2 = 2", "count_events >"])
+@pytest.mark.parametrize(
+    "where", ["", "a) OR (1 = 1", "1; SELECT 2", "nope = 1", "tool", "1 = 1, 2 = 2", "count_events >"]
+)
 def test_bad_conditions(connection: duckdb.DuckDBPyConnection, where: str) -> None:
     with pytest.raises(UsageError) as error:
         query.loops(connection, EVER, Filters(where=where))
@@ -206,9 +288,13 @@ def test_bad_conditions(connection: duckdb.DuckDBPyConnection, where: str) -> No
 
 def test_tools_show_what_nothing_classified_first(connection: duckdb.DuckDBPyConnection) -> None:
     frame = query.tools(connection, EVER, Filters())
-    shown = frame.select("tool", "kind", "kind_source", "count_steps", "count_failures", "count_unknown", "count_runs").rows()
+    shown = frame.select(
+        "tool", "kind", "kind_source", "count_steps", "count_failures", "count_unknown", "count_runs"
+    ).rows()
     assert shown == [
-        ("frob", "other", "none", 2, 0, 2, 2), ("Bash", "verify", "command", 6, 6, 0, 2), ("Read", "read", "table", 2, 0, 0, 2),
+        ("frob", "other", "none", 2, 0, 2, 2),
+        ("Bash", "verify", "command", 6, 6, 0, 2),
+        ("Read", "read", "table", 2, 0, 0, 2),
     ]
     assert query.unclassified(frame) == "1 of 3 tools are unclassified, 2 of 10 steps"
     assert query.unclassified(frame.filter(pl.col("tool") == "Bash")) is None
@@ -222,7 +308,9 @@ def test_a_lift_is_filtered_by_what_was_known(tmp_path: Path) -> None:
     assert frame.filter(chosen)["run_id"].to_list() == ["run3", "run4"]
 
 
-@pytest.mark.parametrize("column", ["outcome", "outcome_final", "is_delivered", "steps_to_outcome", "arm", "arm_bp", "is_relapsed"])
+@pytest.mark.parametrize(
+    "column", ["outcome", "outcome_final", "is_delivered", "steps_to_outcome", "arm", "arm_bp", "is_relapsed"]
+)
 def test_a_lift_is_not_filtered_by_outcome_or_arm(tmp_path: Path, column: str) -> None:
     frame = small_lake.sample(tmp_path / "lake").snapshot().read("loops")
     for where in (f"{column} IS NULL", f"run_id IN (SELECT run_id FROM early_loops WHERE {column} IS NOT NULL)"):

@@ -109,7 +109,7 @@ def test_a_failed_audit_byte_for_byte() -> None:
     true = rows[3]["arm"]
     assert out.startswith("hint: no result, because the logged arms are not those that\nthe salt gives. Loops: ")
     assert "verdict            withheld\n" in out and "lift               -\n" in out
-    assert "! hint: 1 records carry another arm than their salt, run and\n  class give: no lift is shown\n" in out
+    assert "! hint: records with another arm than their salt, run and\n  class give: 1; no lift is shown\n" in out
     block = out[out.index("Records with another arm"):].split("\n\n")[0]
     assert " ".join(block.split()) == (
         f"Records with another arm s3 {rows[3]['signature']}: logged {other} ({rows[3]['arm_bp']} bp), "
@@ -125,6 +125,12 @@ def test_logs_without_enrolment_say_that_they_are_an_aa_replay() -> None:
         "instrument."
     )
     assert "verdict" not in out and "nightly" not in out and "helps" not in out
+
+
+def test_an_experiment_without_any_delivery_is_said_to_be_an_aa_replay() -> None:
+    out = " ".join(text(quiet(two_arms(90, 100, 30, 100, is_delivered=None))).split())
+    assert "leaves out 0. But no delivery is logged: as far as the logs tell, an A/A replay." in out
+    assert "A/A replay" not in text(quiet(two_arms(90, 100, 30, 100)))
 
 
 def test_an_empty_lake_says_that_there_is_nothing_to_compare() -> None:

@@ -36,17 +36,43 @@ GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
 LOOP_COLUMNS = (
-    "loop", "outcome", "tool", "message", "detected_at", "arm", "error_code", "count_events", "steps_to_outcome", "rule",
-    "is_enrolled", "model", "project", "run", "harness",
+    "loop",
+    "outcome",
+    "tool",
+    "message",
+    "detected_at",
+    "arm",
+    "error_code",
+    "count_events",
+    "steps_to_outcome",
+    "rule",
+    "is_enrolled",
+    "model",
+    "project",
+    "run",
+    "harness",
 )
-TOOL_COLUMNS = ("tool", "kind", "kind_source", "count_steps", "count_failures", "count_unknown", "count_vetoed", "count_runs", "is_attempt")
+TOOL_COLUMNS = (
+    "tool",
+    "kind",
+    "kind_source",
+    "count_steps",
+    "count_failures",
+    "count_unknown",
+    "count_vetoed",
+    "count_runs",
+    "is_attempt",
+)
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
 
 app = typer.Typer(
-    name="loopstats", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
+    name="loopstats",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Does what you do against stuck agents help? Break-rate lift against a blind control arm, from agent logs.",
-    epilog="Exit codes: 0 ok, 1 internal error, 2 usage, 3 nothing matched, 4 too many rejects, 5 a check found something, "
-    "74 I/O error, 75 lake locked, 130 interrupt.",
+    epilog="Exit codes: 0 ok, 1 internal error, 2 usage, 3 nothing matched, 4 too many rejects, "
+    "5 a check found something, 74 I/O error, 75 lake locked, 130 interrupt.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -95,7 +121,9 @@ class Globals:
         """Whether stdout gets colours."""
         if self.color != "auto":
             return self.color == "always"
-        return path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return (
+            path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
 
 
 @dataclass(frozen=True)
@@ -117,7 +145,9 @@ class Answer:
 
         from loopstats.output import Layout
 
-        return Layout(max(shutil.get_terminal_size((100, 24)).columns, 20), self.context.is_coloured(self.path), columns)
+        return Layout(
+            max(shutil.get_terminal_size((100, 24)).columns, 20), self.context.is_coloured(self.path), columns
+        )
 
     def rows(self, frame: pl.DataFrame, envelope: Envelope, layout: Layout | None = None) -> None:
         """Write a frame."""
@@ -165,31 +195,56 @@ def _version(is_asked: bool) -> None:
 @app.callback()
 def _globals(
     context: typer.Context,
-    lake: Annotated[Path | None, typer.Option("--lake", metavar="DIR", envvar="LOOPSTATS_LAKE", help="Folder of the lake.")] = None,
-    config: Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Configuration file, over the user's and ./loopstats.toml.")] = None,
+    lake: Annotated[
+        Path | None, typer.Option("--lake", metavar="DIR", envvar="LOOPSTATS_LAKE", help="Folder of the lake.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Configuration file, over the user's and ./loopstats.toml."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only data and errors.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
-    color: Annotated[str, typer.Option("--color", metavar="auto|always|never", help="Colours on stdout; NO_COLOR is respected.")] = "auto",
-    tz: Annotated[str, typer.Option("--tz", metavar="ZONE", help="Zone of dates in --since, --until and --as-of.")] = "UTC",
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    color: Annotated[
+        str, typer.Option("--color", metavar="auto|always|never", help="Colours on stdout; NO_COLOR is respected.")
+    ] = "auto",
+    tz: Annotated[
+        str, typer.Option("--tz", metavar="ZONE", help="Zone of dates in --since, --until and --as-of.")
+    ] = "UTC",
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     if color not in ("auto", "always", "never"):
         raise UsageError(f"--color {color}: use auto, always or never")
     context.obj = Globals(lake, config, quiet, verbose and not quiet, not no_progress, color, tz)
 
 
-Since = Annotated[str | None, typer.Option("--since", metavar="WHEN", help="From: 90min 24h 7d 4w 6mo 1y, YYYY-MM-DD, ISO 8601, today, yesterday, all.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="WHEN", help="From: 90min 24h 7d 4w 6mo 1y, YYYY-MM-DD, ISO 8601, today, yesterday, all."
+    ),
+]
 Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Up to, this instant not included.")]
 AsOf = Annotated[str | None, typer.Option("--as-of", metavar="WHEN", help="What was known then; default now.")]
 Project = Annotated[list[str] | None, typer.Option("--project", metavar="NAME", help="Only this project (repeatable).")]
 Model = Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model (repeatable).")]
-Harness = Annotated[list[str] | None, typer.Option("--harness", metavar="NAME", help="Only this agent program, with or without its version (repeatable).")]
+Harness = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--harness", metavar="NAME", help="Only this agent program, with or without its version (repeatable)."
+    ),
+]
 Tool = Annotated[list[str] | None, typer.Option("--tool", metavar="NAME", help="Only this tool (repeatable).")]
 Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Only rows that meet this SQL condition.")]
-Format = Annotated[str | None, typer.Option("--format", "-f", metavar="FORMAT", help="table, json, jsonl, csv, parquet or md.")]
+Format = Annotated[
+    str | None, typer.Option("--format", "-f", metavar="FORMAT", help="table, json, jsonl, csv, parquet or md.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Short for -f json.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file, whole or not at all.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file, whole or not at all.")
+]
 
 
 @app.command()
@@ -197,7 +252,10 @@ def ingest(
     context: typer.Context,
     paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Log files and folders.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Read every file anew.")] = False,
-    max_rejects: Annotated[int | None, typer.Option("--max-rejects", metavar="N", min=0, help="Write nothing and exit 4 with more rejects.")] = None,
+    max_rejects: Annotated[
+        int | None,
+        typer.Option("--max-rejects", metavar="N", min=0, help="Write nothing and exit 4 with more rejects."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read new and grown log files into the lake."""
@@ -209,7 +267,9 @@ def ingest(
         raise UsageError("ingest: name at least one file or folder, e.g. `loopstats ingest ~/.claude/projects`")
     settings = given.settings()
     with _progress(given) as progress:
-        summary = run.ingest(Lake(given.root), paths, settings, is_full=full, max_rejects=max_rejects, progress=progress)
+        summary = run.ingest(
+            Lake(given.root), paths, settings, is_full=full, max_rejects=max_rejects, progress=progress
+        )
     _say_rejects(summary["rejects"])
     _print_ingest(Answer(given, "json" if json else "table", None), summary, settings)
     if summary["unbalanced"]:
@@ -241,16 +301,30 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
     frame = pl.DataFrame(summary["formats"], infer_schema_length=None)
     if not answer.is_plain_table:
         head = Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest).head()
-        body = {**head, "files": files, "rows": summary["formats"], "rejects": len(summary["rejects"]), "warnings": list(warnings)}
+        body = {
+            **head,
+            "files": files,
+            "rows": summary["formats"],
+            "rejects": len(summary["rejects"]),
+            "warnings": list(warnings),
+        }
         answer.pieces([canonical(body).encode() + b"\n"])
         return
     lines = "files: " + ", ".join(f"{count} {name}" for name, count in files.items())
     if frame.height:
         label = pl.when(pl.col("format") == "").then(pl.lit("(unknown)")).otherwise(pl.col("format"))
-        shown = frame.with_columns(pl.when("is_experimental").then(label + " (experimental)").otherwise(label).alias("format"))
-        answer.rows(shown, Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest), answer.layout(INGEST_COLUMNS))
+        shown = frame.with_columns(
+            pl.when("is_experimental").then(label + " (experimental)").otherwise(label).alias("format")
+        )
+        answer.rows(
+            shown,
+            Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest),
+            answer.layout(INGEST_COLUMNS),
+        )
     answer.pieces([lines.encode() + b"\n"])
-    answer.context.note(f"lake {answer.context.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops")
+    answer.context.note(
+        f"lake {answer.context.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops"
+    )
 
 
 @contextlib.contextmanager
@@ -279,9 +353,13 @@ def lift(
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
-    by: Annotated[list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="Split by facts known at detection.")] = None,
+    by: Annotated[
+        list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="Split by facts known at detection.")
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Show every check and sensitivity.")] = False,
-    experiment: Annotated[str | None, typer.Option("--experiment", metavar="NAME", help="Only this experiment, beside the replay.")] = None,
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", metavar="NAME", help="Only this experiment, beside the replay.")
+    ] = None,
     project: Project = None,
     model: Model = None,
     harness: Harness = None,
@@ -304,8 +382,16 @@ def lift(
     frame = snapshot.read("loops")
     chosen = query.early_filter(frame, interval, _filters(project, model, harness, tool, where))
     readout = estimate.lift(
-        frame, snapshot.read("sessions"), snapshot.read("detections"), snapshot.read("deliveries"), settings,
-        as_of_us=interval.as_of_us, since_us=interval.since_us, until_us=interval.until_us, by=columns, where=chosen,
+        frame,
+        snapshot.read("sessions"),
+        snapshot.read("detections"),
+        snapshot.read("deliveries"),
+        settings,
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+        by=columns,
+        where=chosen,
     )
     if experiment is not None:
         readout = _only(readout, experiment)
@@ -323,7 +409,8 @@ def _only(readout: Readout, experiment: str) -> Readout:
         raise NothingError(f"no experiment {experiment!r} in the logs; there are: {', '.join(known) or 'none'}")
     names = ("", experiment)
     return replace(
-        readout, estimates=tuple(e for e in readout.estimates if e.experiment in names),
+        readout,
+        estimates=tuple(e for e in readout.estimates if e.experiment in names),
         warnings=tuple(w for w in readout.warnings if w.experiment in names),
     )
 
@@ -369,7 +456,9 @@ def loops(
     connection = query.open_snapshot(snapshot, interval.as_of_us)
     frame = query.loops(connection, interval, _filters(project, model, harness, tool, where))
     envelope = _envelope(answer, "loops", interval, given.settings())
-    _write_or_nothing(answer, query.shortened(frame, SHORT_ID) if answer.is_plain_table else frame, envelope, LOOP_COLUMNS, "loops")
+    _write_or_nothing(
+        answer, query.shortened(frame, SHORT_ID) if answer.is_plain_table else frame, envelope, LOOP_COLUMNS, "loops"
+    )
 
 
 @app.command()
@@ -407,7 +496,10 @@ def tools(
 @app.command()
 def sql(
     context: typer.Context,
-    query_text: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="A SELECT, or the name of a question; without it, from stdin.")] = None,
+    query_text: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUERY]", help="A SELECT, or the name of a question; without it, from stdin."),
+    ] = None,
     as_of: AsOf = None,
     format_: Format = None,
     json: Json = False,
@@ -419,13 +511,17 @@ def sql(
     given: Globals = context.obj
     if query_text is None:
         if sys.stdin.isatty():
-            raise UsageError('sql: give a query, e.g. `loopstats sql "select * from outcomes_by_arm"`, or see `loopstats queries`')
+            raise UsageError(
+                'sql: give a query, e.g. `loopstats sql "select * from outcomes_by_arm"`, or see `loopstats queries`'
+            )
         query_text = sys.stdin.read()
     snapshot = given.snapshot()
     from loopstats import query
 
     question = query.named(query_text.strip())
-    frame = query.run(query.open_snapshot(snapshot, interval.as_of_us), query_text if question is None else question.sql)
+    frame = query.run(
+        query.open_snapshot(snapshot, interval.as_of_us), query_text if question is None else question.sql
+    )
     answer.rows(frame, _envelope(answer, "sql", interval, given.settings()), answer.layout())
 
 
@@ -461,7 +557,9 @@ def _write_static(answer: Answer, command: str, frame: pl.DataFrame) -> None:
     answer.rows(frame, envelope, answer.layout())
 
 
-def _write_or_nothing(answer: Answer, frame: pl.DataFrame, envelope: Envelope, columns: tuple[str, ...], what: str) -> None:
+def _write_or_nothing(
+    answer: Answer, frame: pl.DataFrame, envelope: Envelope, columns: tuple[str, ...], what: str
+) -> None:
     if frame.height or not answer.is_plain_table:
         answer.rows(frame, envelope, answer.layout(columns))
     if not frame.height:
@@ -487,13 +585,21 @@ def _interval(context: typer.Context, since: str | None, until: str | None, as_o
     return interval
 
 
-def _filters(project: list[str] | None, model: list[str] | None, harness: list[str] | None, tool: list[str] | None, where: str | None) -> Filters:
+def _filters(
+    project: list[str] | None,
+    model: list[str] | None,
+    harness: list[str] | None,
+    tool: list[str] | None,
+    where: str | None,
+) -> Filters:
     from loopstats.query import Filters
 
     return Filters(tuple(project or ()), tuple(model or ()), tuple(harness or ()), tuple(tool or ()), where)
 
 
-def _envelope(answer: Answer, command: str, interval: Interval, settings: Settings, warnings: tuple[str, ...] = ()) -> Envelope:
+def _envelope(
+    answer: Answer, command: str, interval: Interval, settings: Settings, warnings: tuple[str, ...] = ()
+) -> Envelope:
     from loopstats.output import Envelope
     from loopstats.when import iso
 
@@ -511,7 +617,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def hoisted(arguments: list[str]) -> list[str]:
-    """The arguments with the global options first, wherever they stood."""
+    """The arguments with the global options first, wherever they stood; UsageError where one lacks its value."""
     front: list[str] = []
     rest: list[str] = []
     items = iter(arguments)
@@ -521,7 +627,10 @@ def hoisted(arguments: list[str]) -> list[str]:
         elif item in GLOBAL_FLAGS or item.startswith(tuple(f"{name}=" for name in GLOBAL_VALUES)):
             front.append(item)
         elif item in GLOBAL_VALUES:
-            front += [item, *([value] if (value := next(items, None)) is not None else [])]
+            value = next(items, None)
+            if value is None:
+                raise UsageError(f"{item}: a value is needed (see loopstats --help)")
+            front += [item, value]
         else:
             rest.append(item)
     return front + rest
@@ -530,7 +639,9 @@ def hoisted(arguments: list[str]) -> list[str]:
 def run_command(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. Errors have been said."""
     try:
-        result = app(args=hoisted(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, prog_name="loopstats")
+        result = app(
+            args=hoisted(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, prog_name="loopstats"
+        )
         return result if isinstance(result, int) else OK
     except KeyboardInterrupt:
         say("interrupted")

@@ -47,10 +47,11 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     if not isinstance(value, dict):
         raise Reject("not_an_object")
     count_keys, is_in_range = _survey(value, 0)
-    # A quote before a colon closes a key, unless it is an escaped one inside a string: more of them than keys means
-    # that some came twice. A key with a space before its colon is not seen: what is counted is so, though not all.
-    count_closed = raw.count(b'":')
-    if count_closed > count_keys and count_closed - raw.count(b'\\":') > count_keys:
+    # A quote before a colon closes a key, unless it is an escaped one or opens a text that begins with a colon: where
+    # there are more of them than keys, a slower look tells whether one came twice. A key with a space before its colon
+    # is not seen: what is counted is so, though not all.
+    count_quotes = raw.count(b'":')
+    if count_quotes > count_keys and count_quotes - raw.count(b'\\":') > count_keys and _has_duplicates(raw):
         repairs.append("duplicate_key")
     if not is_in_range:
         repairs.append("number")
@@ -74,6 +75,12 @@ def _survey(value: Any, depth: int) -> tuple[int, bool]:
         elif kind is int and not -_INT64 <= item < _INT64:
             is_in_range = False
     return count, is_in_range
+
+
+def _has_duplicates(raw: bytes) -> bool:
+    repairs: list[str] = []
+    _Lenient(repairs).decode(raw.decode("utf-8").strip(_BETWEEN), 0)
+    return "duplicate_key" in repairs
 
 
 class _Lenient:

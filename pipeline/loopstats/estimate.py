@@ -150,6 +150,7 @@ class Comparison:
     ci_anytime: tuple[float, float] | None = None
     deff: float | None = None
     df: float | None = None
+    n_effective: float | None = None
     reasons: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -481,8 +482,14 @@ class _Units:
 def _strategy_loops(loops: pl.DataFrame, as_of_us: int) -> pl.DataFrame:
     """Strategy loops detected by the as-of, one row per unit."""
     at = pl.col("detected_at").cast(TIME).to_physical()
-    known = loops.filter((pl.col("rule") == rule.STRATEGY_LOOP) & (at.is_null() | (at <= as_of_us)))
+    known = _only(loops, (pl.col("rule") == rule.STRATEGY_LOOP) & (at.is_null() | (at <= as_of_us)))
     return _once(known, *KEY, "is_enrolled")
+
+
+def _only(frame: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
+    """`frame.filter(chosen)`, without the copy where every row is chosen, as is usual with an experiment's lake."""
+    mask = frame.select(chosen.fill_null(False)).to_series()
+    return frame if mask.all() else frame.filter(mask)
 
 
 def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
@@ -502,10 +509,16 @@ def _codes(values: pl.Series) -> Ints:
     import numpy as np
 
     hashes = values.hash().to_numpy()
-    _, first, codes = np.unique(hashes, return_index=True, return_inverse=True)
-    if not bool((values.gather(first[codes]) == values).all()):
-        codes = values.rank("dense").to_numpy()
-    return codes.astype(np.int64)
+    order = np.argsort(hashes)
+    in_order = hashes[order]
+    is_new = np.ones(order.size, dtype=bool)
+    is_new[1:] = in_order[1:] != in_order[:-1]
+    codes = np.empty(order.size, dtype=np.int64)
+    codes[order] = np.cumsum(is_new) - 1
+    # Two texts of one hash would be one code: then, and only then, the texts themselves are ranked.
+    if not bool((values.gather(order[is_new][codes]) == values).all()):
+        codes = values.rank("dense").cast(pl.Int64()).to_numpy() - 1
+    return codes
 
 
 def _bools(frame: pl.DataFrame, expr: pl.Expr) -> Bools:
@@ -538,7 +551,7 @@ def _order_flags(frame: pl.DataFrame, session: Ints, detected: Ints, treated: Bo
     n = session.shape[0]
     if n == 0:
         return np.zeros(0, dtype=bool), np.zeros(0, dtype=bool)
-    order = np.argsort(detected, kind="stable")
+    order = np.argsort(detected)
     in_order = detected[order]
     is_same = in_order[1:] == in_order[:-1]
     is_tied = np.zeros(n, dtype=bool)
@@ -591,6 +604,7 @@ def _table(units: _Units, chosen: Bools | None = None, success: Bools | None = N
 class _Stratum:
     """One epoch: its counts, its weight in the pooled lift, and what clustering does to it."""
 
+    code: int
     weight: float
     counts: tuple[int, int, int, int]
     design: iv.ClusterDesign | None
@@ -650,10 +664,10 @@ def _compare(units: _Units, chosen: Bools | None = None, success: Bools | None =
     if n_star is not None:
         t_any, z_any = _t_quantile(df, alpha_anytime), NormalDist().inv_cdf(1.0 - alpha_anytime / 2.0)
         anytime = _pooled(strata, deffs, iv.anytime_multiplier(effective, n_star, alpha_anytime) * (t_any / z_any))
-    return replace(
-        plain, ci_fixed=_pooled(strata, deffs, t), ci_anytime=anytime, deff=(n1 + n0) / effective
-        if len(strata) > 1 else deffs[0], df=df,
-    ), strata
+    used = sum(stratum.counts[1] + stratum.counts[3] for stratum in strata)
+    deff = deffs[0] if len(strata) == 1 else used / effective
+    fixed = _pooled(strata, deffs, t)
+    return replace(plain, ci_fixed=fixed, ci_anytime=anytime, deff=deff, df=df, n_effective=effective), strata
 
 
 def _strata(units: _Units, chosen: Bools | None, success: Bools | None, table: Ints,
@@ -664,26 +678,46 @@ def _strata(units: _Units, chosen: Bools | None, success: Bools | None, table: I
     codes = units.stratum if chosen is None else units.stratum[chosen]
     first = int(codes[0])
     if bool((codes == first).all()):
-        tables = [table]
+        tables = {first: table}
     else:
         everyone = np.ones(len(units), dtype=bool) if chosen is None else chosen
-        tables = [_table(units, everyone & (units.stratum == code), success) for code in np.unique(codes).tolist()]
+        tables = {
+            code: _table(units, everyone & (units.stratum == code), success) for code in np.unique(codes).tolist()
+        }
     found = []
-    for part in tables:
+    for code, part in tables.items():
         counts = _totals(part)
         if counts[1] == 0 or counts[3] == 0:
             continue
-        found.append((counts, _design(part) if is_clustered else None))
-    weights = [1.0 if len(found) == 1 else n1 * n0 / (n1 + n0) for (_, n1, _, n0), _ in found]
+        found.append((code, counts, _design(part) if is_clustered else None))
+    weights = [1.0 if len(found) == 1 else n1 * n0 / (n1 + n0) for _, (_, n1, _, n0), _ in found]
     total = math.fsum(weights)
-    return [_Stratum(weight / total, *part) for weight, part in zip(weights, found, strict=True)]
+    return [
+        _Stratum(code, weight / total, counts, design)
+        for weight, (code, counts, design) in zip(weights, found, strict=True)
+    ]
 
 
 def _design(table: Ints) -> iv.ClusterDesign | None:
     try:
-        return iv.cluster_design(table)
+        return iv.cluster_design(_sorted_rows(table))
     except iv.Undefined:
         return None
+
+
+def _sorted_rows(table: Ints) -> Ints:
+    """The same rows in the order in which `cluster_design` adds them up: its sort of sorted rows costs half as much."""
+    import numpy as np
+
+    base = int(table.max()) + 1
+    if base > 2**15:
+        return table
+    keys = np.sort(((table[:, 3] * base + table[:, 2]) * base + table[:, 1]) * base + table[:, 0])
+    columns = []
+    for _ in range(4):
+        keys, column = np.divmod(keys, base)
+        columns.append(column)
+    return np.stack(columns, axis=1)
 
 
 def _degrees(strata: Sequence[_Stratum]) -> float:
@@ -738,31 +772,42 @@ def lift(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, 
     a `window`: loops detected in [since, until) and at or before as-of minus maturity. `by` and the columns of `where`
     must be known at detection; others raise UsageError. Repeated rows and the order of rows change nothing.
     """
+    by = tuple(dict.fromkeys(by))
     check_early(by, "split")
     if where is not None:
-        check_early(sorted(where.meta.root_names()), "filter")
+        _check_filter(where)
     if since_us is not None and until_us is not None and since_us >= until_us:
         raise UsageError(f"the window from {iso(since_us)} to {iso(until_us)} is empty")
     sessions = _once(sessions, "session_id")
     asked = [*by, *([] if where is None else where.meta.root_names())]
     known = _strategy_loops(loops.select(sorted({*_COLUMNS, *asked})), as_of_us)
     checks = _audit(known, sessions, detections, deliveries, settings, as_of_us)
-    question = _Question(as_of_us, since_us, until_us, tuple(by), where, settings, checks)
+    question = _Question(as_of_us, since_us, until_us, by, where, settings, checks)
     facts = _session_facts(sessions, detections, deliveries, as_of_us)
-    live = known.filter(pl.col("is_enrolled"))
+    live = _only(known, pl.col("is_enrolled"))
     estimates: list[Estimate] = []
     names = sorted(set(live["experiment"].fill_null("").unique().to_list()) | set(facts["experiment"].to_list()))
     for name in names:
         part = live if len(names) == 1 else live.filter(pl.col("experiment").fill_null("") == name)
         estimates.extend(_experiment(question, name, part, facts.filter(pl.col("experiment") == name)))
-    estimates.extend(_experiment(question, "", known.filter(~pl.col("is_enrolled")), None))
+    estimates.extend(_experiment(question, "", _only(known, ~pl.col("is_enrolled")), None))
     codes = list(_WARNINGS)
     found = set(_warnings(question, estimates, facts))
     warnings = sorted(found, key=lambda w: (-w.severity, codes.index(w.code), w.experiment, w.text))
     return Readout(
-        as_of_us, since_us, until_us, settings.maturity_us, settings.rule_digest, tuple(by), tuple(estimates), checks,
+        as_of_us, since_us, until_us, settings.maturity_us, settings.rule_digest, by, tuple(estimates), checks,
         tuple(warnings),
     )
+
+
+def _check_filter(where: pl.Expr) -> None:
+    check_early(sorted(where.meta.root_names()), "filter")
+    try:
+        answer = LOOPS.empty().select(where).dtypes
+    except pl.exceptions.PolarsError as error:
+        raise UsageError(f"the filter cannot be applied to loops: {error}") from None
+    if answer != [pl.Boolean()]:
+        raise UsageError("the filter must answer yes or no for each loop")
 
 
 @dataclass(frozen=True)
@@ -785,21 +830,22 @@ class _Question:
 def _session_facts(sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
                    as_of_us: int) -> pl.DataFrame:
     """Sessions that an experiment names by the as-of, with the writer's digest and how they were enrolled."""
-    named = pl.concat([frame.select("session_id", "ts", "experiment") for frame in (detections, deliveries)])
-    named = (
-        named.filter(pl.col("experiment").is_not_null()).sort("session_id", "ts", "experiment", nulls_last=True)
-        .unique("session_id", keep="first", maintain_order=True)
-        .select("session_id", pl.col("experiment").alias("experiment_logged"))
-    )
     at = pl.col("enrolled_at").cast(TIME).to_physical()
     touched = sessions.filter(
         (pl.col("is_enrolled") | pl.col("is_late_enrolment")) & (at.is_null() | (at <= as_of_us))
-    )
-    return (
-        touched.join(named, on="session_id", how="left")
-        .with_columns(pl.coalesce("experiment", "experiment_logged").fill_null("").alias("experiment"))
-        .select("session_id", "experiment", "rule_digest", "is_enrolled", "is_late_enrolment", "is_open")
-    )
+    ).select("session_id", "experiment", "rule_digest", "is_enrolled", "is_late_enrolment", "is_open")
+    if touched["experiment"].null_count():
+        # A session that only a detection or delivery names has the name nowhere else.
+        records = pl.concat([frame.select("session_id", "ts", "experiment") for frame in (detections, deliveries)])
+        named = (
+            records.filter(pl.col("experiment").is_not_null()).sort("session_id", "ts", "experiment", nulls_last=True)
+            .unique("session_id", keep="first", maintain_order=True)
+            .select("session_id", pl.col("experiment").alias("experiment_logged"))
+        )
+        touched = touched.join(named, on="session_id", how="left").with_columns(
+            pl.coalesce("experiment", "experiment_logged").fill_null("")
+        ).drop("experiment_logged")
+    return touched
 
 
 def _strata_codes(frame: pl.DataFrame, facts: pl.DataFrame | None) -> tuple[Ints, list[dict[str, Any]]]:
@@ -840,10 +886,12 @@ def _experiment(question: _Question, name: str, frame: pl.DataFrame, facts: pl.D
         within &= detected >= question.since_us
     if question.until_us is not None:
         within &= detected < question.until_us
-    has_arm = _bools(frame, pl.col("arm").is_in(list(ARMS)))
-    is_unchecked = _bools(frame, pl.col("arm_bp").is_null() | ~pl.col("arm").is_in(list(ARMS)))
-    units = _units(frame.filter(has_arm), codes[has_arm])
-    rows = frame.select(*_OUTCOMES, *[name for name in question.by if name not in _OUTCOMES]).filter(has_arm)
+    is_armed = pl.col("arm").is_in(list(ARMS))
+    has_arm = _bools(frame, is_armed)
+    is_unchecked = _bools(frame, pl.col("arm_bp").is_null() | ~is_armed)
+    frame = _only(frame, is_armed)
+    units = _units(frame, codes[has_arm])
+    rows = frame.select(*_OUTCOMES, *[name for name in question.by if name not in _OUTCOMES])
     scopes = [("replay", within if question.is_windowed else None)]
     if facts is not None:
         scopes = [("window", within)] * question.is_windowed + [("to_date", None)]
@@ -907,11 +955,12 @@ def _estimate(part: _Part) -> Estimate:
             segments = tuple(_segments(part, n_star, failures))
     else:
         headline, strata = _compare(units, n_star=n_star if is_to_date else None)
-        sensitivities = _sensitivities(units)
+        sensitivities = _sensitivities(part)
         if "clusters_lt_2" in headline.reasons:
             headline = replace(headline, ci_fixed=sensitivities["first_loop_only"].ci_fixed)
         details = _details(part, headline, strata, n_star)
-        if details["attrition"]["fisher_p"] is not None and details["attrition"]["fisher_p"] < ATTRITION_P:
+        p = details["attrition"]["fisher_p"]
+        if part.facts is not None and p is not None and p < ATTRITION_P:
             sensitivities["resolved_only"] = _hidden(units.take(~unresolved), ("attrition_differs",))
         if part.question.by:
             segments = tuple(_segments(part, n_star, ()))
@@ -952,12 +1001,14 @@ def _verdict(scope: str, headline: Comparison, failures: tuple[str, ...]) -> tup
     return ("helps", None) if low > 0 else ("harms", None) if high < 0 else ("no verdict yet", None)
 
 
-def _sensitivities(units: _Units) -> dict[str, Comparison]:
+def _sensitivities(part: _Part) -> dict[str, Comparison]:
+    """The lift on other sets of loops. A replay has no effect to doubt, so only what its interval may fall back on."""
+    units = part.units
     parts: dict[str, Bools] = {
         "resolved_only": units.broke | units.recurred, "without_interrupted": ~units.is_interrupted,
         "without_infra": ~units.is_infra, "without_one_turn": ~units.is_one_turn,
     }
-    out = {name: _compare(units, chosen)[0] for name, chosen in parts.items()}
+    out = {} if part.facts is None else {name: _compare(units, chosen)[0] for name, chosen in parts.items()}
     # One loop per session: nothing is clustered and no treated loop came before, so the plain interval holds.
     out["first_loop_only"] = _compare(units, units.is_first, is_clustered=False)[0]
     return out
@@ -999,10 +1050,11 @@ def _pooling(part: _Part, strata: Sequence[_Stratum]) -> dict[str, Any]:
     out: dict[str, Any] = {
         "is_stratified": len(strata) > 1, "count_strata": len(strata),
         "parts": [
-            {"treated": Rate(x1, n1).to_json(), "holdout": Rate(x0, n0).to_json(), "weight": stratum.weight}
+            part.strata[stratum.code]
+            | {"treated": Rate(x1, n1).to_json(), "holdout": Rate(x0, n0).to_json(), "weight": stratum.weight}
             for stratum in strata for x1, n1, x0, n0 in (stratum.counts,)
         ],
-        "crude_lift_is_not_shown": len(part.strata) > 1, "mantel_haenszel": None,
+        "mantel_haenszel": None,
     }
     if len(strata) > 1:
         try:
@@ -1027,8 +1079,6 @@ def _log_e(strata: Sequence[_Stratum], n_star: int) -> float | None:
 
 def _bounds(units: _Units, unresolved: Bools, headline: Comparison, strata: Sequence[_Stratum]) -> dict[str, Any]:
     """Worst-case bounds, whatever the unresolved loops would have become, and Imbens and Manski's interval."""
-    import numpy as np
-
     empty: dict[str, Any] = {
         "low": None, "high": None, "ci_low": None, "ci_high": None, "ci_clustered_low": None, "ci_clustered_high": None,
         "is_sign_open": None, "reason": None,
@@ -1037,13 +1087,9 @@ def _bounds(units: _Units, unresolved: Bools, headline: Comparison, strata: Sequ
         return empty | {"reason": headline.reasons[0]}
     if len(strata) > 1:
         low = high = 0.0
-        weights = iter(strata)
-        for code in np.unique(units.stratum).tolist():
-            counts = _lost(units.take(units.stratum == code))
-            if counts[2] and counts[5]:
-                ends = iv.manski_bounds(*counts)
-                weight = next(weights).weight
-                low, high = low + weight * ends[0], high + weight * ends[1]
+        for stratum in strata:
+            ends = iv.manski_bounds(*_lost(units.take(units.stratum == stratum.code)))
+            low, high = low + stratum.weight * ends[0], high + stratum.weight * ends[1]
         return empty | {"low": low, "high": high, "is_sign_open": low < 0 < high, "reason": "stratified"}
     counts = _lost(units)
     low, high = iv.manski_bounds(*counts)
@@ -1167,11 +1213,11 @@ def _cace(part: _Part, strata: Sequence[_Stratum]) -> dict[str, Any]:
 def _planning(part: _Part, headline: Comparison, n_star: int) -> dict[str, Any]:
     """Smallest lift found with power 0.8, now and at n*, and nights to n*. n* counts loops divided by deff."""
     out: dict[str, Any] = dict.fromkeys(("mde_now", "mde_at_n_star", "n_effective", "nights_to_n_star", "reason"))
-    if headline.lift is None or headline.deff is None or headline.df is None:
+    effective = headline.n_effective
+    if headline.lift is None or headline.deff is None or headline.df is None or effective is None:
         return out | {"reason": headline.reasons[0] if headline.reasons else "no_shared_epoch"}
     n1, n0 = headline.treated.n, headline.holdout.n
     p0 = headline.holdout.x / n0
-    effective = (n1 + n0) / headline.deff
     t = _t_quantile(headline.df)
     multiplier = iv.anytime_multiplier(effective, n_star) * t / _Z if part.scope == "to_date" else t
     out |= {
@@ -1201,8 +1247,8 @@ def _known_now(part: _Part) -> dict[str, Any]:
     out: dict[str, Any] = {"relapsed": {"treated": Rate(r1, b1).to_json(), "holdout": Rate(r0, b0).to_json()}}
     if part.facts is not None:
         waiting = part.facts.filter(pl.col("is_open"))["session_id"]
-        unresolved = part.rows.filter(~(units.broke | units.recurred))
-        out["unresolved_in_open_sessions"] = int(unresolved["session_id"].is_in(waiting.implode()).sum())
+        unresolved = part.rows["session_id"].filter(~(units.broke | units.recurred)) if waiting.len() else waiting
+        out["unresolved_in_open_sessions"] = int(unresolved.is_in(waiting.implode()).sum())
     return out
 
 
@@ -1272,7 +1318,7 @@ def audit(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame,
 def _audit(known: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
            settings: Settings, limit: int) -> Audit:
     records = _recompute(_records(detections, deliveries, sessions, limit), settings)
-    live = known.filter(pl.col("is_enrolled"))
+    live = _only(known, pl.col("is_enrolled"))
     named = pl.concat([live["experiment"].fill_null("").unique(), records["experiment"].drop_nulls().unique()])
     names = named.unique().sort().to_list()
     experiments = {}
@@ -1280,7 +1326,7 @@ def _audit(known: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame
         part = live if len(names) == 1 else live.filter(pl.col("experiment").fill_null("") == name)
         experiments[name] = _audit_one(name, part, known, records.filter(pl.col("experiment") == name))
     outside = _audit_one("", live.clear(), known, records.filter(pl.col("experiment").is_null()))
-    replay = ExperimentAudit("", splits=_splits(known.filter(~pl.col("is_enrolled"))))
+    replay = ExperimentAudit("", splits=_splits(_only(known, ~pl.col("is_enrolled"))))
     return Audit(experiments, replay, outside)
 
 
@@ -1295,7 +1341,7 @@ def _records(detections: pl.DataFrame, deliveries: pl.DataFrame, sessions: pl.Da
         deliveries.select(*place, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
     ])
     at = pl.col("ts").cast(TIME).to_physical()
-    terms = sessions.select(
+    terms = sessions.filter(pl.col("session_id").is_in(both["session_id"].unique().implode())).select(
         "session_id", pl.col("experiment").alias("experiment_session"), "salt_id",
         pl.col("share_bp").alias("share_session"), "is_enrolled",
     )
@@ -1333,14 +1379,14 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
     units = live.select("loop_id", *KEY, "arm", "is_delivered")
     enrolled = records.filter(pl.col("is_enrolled") & pl.col("signature").is_not_null())
     logged = enrolled.group_by(KEY).agg(pl.coalesce("arm_true", "arm").drop_nulls().first().alias("arm"))
-    only_log = logged.join(units, on=KEY, how="anti")
+    only_log = logged.join(units, on=KEY, how="anti") if logged.height else logged
     only_replay = units.join(logged, on=KEY, how="anti") if logged.height else units
     is_delivered = pl.col("is_delivered").fill_null(False)
     treated, held = units.filter(pl.col("arm") == "treated"), units.filter(pl.col("arm") == "holdout")
     missed, leaked = treated.filter(~is_delivered), held.filter(is_delivered)
     delivered = records.filter(pl.col("is_delivery") & is_delivered)
     strays = delivered.join(known.select(KEY), on=KEY, how="anti") if delivered.height else delivered
-    has_deliveries = bool(records["is_delivery"].any())
+    has_deliveries = bool(records["is_delivery"].any() or units["is_delivered"].is_not_null().any())
     count_checked = records.filter(is_checked).height
     names = ["loop_id", *KEY]
     return ExperimentAudit(
@@ -1360,12 +1406,15 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
 
 def _rates(part: pl.DataFrame, whole: pl.DataFrame) -> tuple[tuple[str, Rate], ...]:
     """Share of `part` in `whole` by arm; loops whose arm nobody knows stand under `unknown`."""
-    counts = []
-    for frame in (part, whole):
-        by_arm = frame.group_by(pl.col("arm").fill_null("unknown")).len()
-        counts.append(dict(by_arm.iter_rows()))
-    arms = [*ARMS, *sorted(set(counts[1]) - set(ARMS))]
-    return tuple((arm, Rate(counts[0].get(arm, 0), counts[1].get(arm, 0))) for arm in arms)
+    counts = [_arm_counts(frame) for frame in (part, whole)]
+    names = [*ARMS, *(["unknown"] if counts[1][2] else [])]
+    return tuple((name, Rate(counts[0][i], counts[1][i])) for i, name in enumerate(names))
+
+
+def _arm_counts(frame: pl.DataFrame) -> tuple[int, int, int]:
+    """Treated, holdout, neither."""
+    treated, held = (int((frame["arm"] == arm).sum()) for arm in ARMS)
+    return treated, held, frame.height - treated - held
 
 
 def _named(frame: pl.DataFrame, columns: list[str]) -> Named:
@@ -1379,11 +1428,12 @@ def _named(frame: pl.DataFrame, columns: list[str]) -> Named:
 def _splits(units: pl.DataFrame) -> tuple[SplitCheck, ...]:
     """Sample ratio per epoch and share, on all assigned units, pending ones too: assignment waits for no outcome."""
     keys = ["epoch", "share_bp"]
-    counts = units.filter(pl.col("arm").is_in(list(ARMS))).group_by(keys).agg(
-        (pl.col("arm") == "treated").sum().alias("n1"), (pl.col("arm") == "holdout").sum().alias("n0"),
-    ).sort(keys, nulls_last=True)
+    assigned = _only(units, pl.col("arm").is_in(list(ARMS)))
+    epochs = assigned.select(keys).unique().sort(keys, nulls_last=True).rows() if assigned.height else []
     out = []
-    for epoch, share_bp, n1, n0 in counts.iter_rows():
+    for epoch, share_bp in epochs:
+        is_mine = pl.col("epoch").eq_missing(epoch) & pl.col("share_bp").eq_missing(share_bp)
+        n1, n0, _ = _arm_counts(_only(assigned, is_mine))
         if share_bp is None or not 0 < share_bp < 10_000:
             out.append(SplitCheck(epoch, share_bp, n1, n0, None, None))
             continue
@@ -1397,15 +1447,17 @@ def _splits(units: pl.DataFrame) -> tuple[SplitCheck, ...]:
 
 # In the order in which they matter; severity 3 takes the result away, 2 puts it in doubt, 1 is good to know.
 _WARNINGS: dict[str, tuple[int, str]] = {
-    "hash_audit_failed": (3, "{} records carry another arm than their salt, run and class give: no lift is shown"),
+    "hash_audit_failed": (3, "records with another arm than their salt, run and class give: {}; no lift is shown"),
     "srm_failed": (3, "the split of the arms is not the planned one: no lift is shown"),
     "share_invalid": (3, "loops carry no treated share between 0 and 100 %: no lift is shown"),
-    "salt_unknown": (3, "{} loops carry a salt that is not configured, their arm cannot be checked: no lift is shown"),
+    "salt_unknown": (3, "loops whose salt is not configured, so that their arm is not checked: {}; no lift is shown"),
     "attrition_differs": (2, "the share of unresolved loops differs between the arms: no resolved-only lift is shown"),
     "srm_warning": (2, "the split of the arms is unlikely under the planned share (exact p < 0.001)"),
+    "no_delivery_logged": (2, "no delivery is logged: as far as the logs tell this is an A/A replay, in which a difference "
+                              "can only be chance or a broken instrument"),
     "holdout_delivered": (2, "holdout loops that got the intervention: {}"),
     "treated_not_delivered": (2, "treated loops that did not get the intervention: {}"),
-    "delivered_without_loop": (2, "{} deliveries have no loop"),
+    "delivered_without_loop": (2, "deliveries without a loop: {}"),
     "loops_only_in_log": (2, "loops that the log detected and the replay did not: {}"),
     "loops_only_in_replay": (2, "loops that the replay detected and the log did not: {}"),
     "late_enrolment": (2, "sessions named by the experiment only at or after a detection, left out: {}"),
@@ -1420,9 +1472,8 @@ _WARNINGS: dict[str, tuple[int, str]] = {
     "filtered": (1, "a part of the experiment, chosen by a filter: a verdict found by looking for it is no evidence"),
     "no_loops": (1, "no strategy loop is known at the as-of"),
     "no_enrolled_session": (1, "no session is enrolled in an experiment: this is an A/A replay"),
-    "no_delivery_logged": (1, "no delivery is logged: whether treated loops got anything is not known"),
-    "untimed": (1, "{} loops without a time are counted"),
-    "pending": (1, "{} loops are younger than the maturity time and not counted yet"),
+    "untimed": (1, "loops without a time, counted all the same: {}"),
+    "pending": (1, "loops younger than the maturity time, not counted yet: {}"),
 }
 
 

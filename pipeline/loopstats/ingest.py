@@ -463,7 +463,9 @@ def _read_container(found: Found, fmt: Format, row: dict[str, Any], head: Head, 
         reason = error.reason if isinstance(error, Reject) else "wrong_shape"
         rejects.append((source_id, line, 0, reason, digest))
     rejects.extend((source_id, line, 0, reason, None) for line, reason in emit.rejects)
-    count = emit.lines_used + sum(emit.nothing_types.values()) + sum(emit.fold_reasons.values()) + len(rejects)
+    # A reject of the whole file (line 0) is no record of it.
+    count_rejected = sum(1 for reject in rejects if reject[1])
+    count = emit.lines_used + sum(emit.nothing_types.values()) + sum(emit.fold_reasons.values()) + count_rejected
     row |= {
         "order_us": emit.first_ts, "order_sha256": hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
         "count_lines": count, "count_carrying": emit.lines_used, "nothing_types": _dump(emit.nothing_types),

@@ -57,7 +57,10 @@ class Envelope:
     def head(self) -> dict[str, Any]:
         """Everything before `rows`, in the order of the contract."""
         return {
-            "schema": f"loopstats.{self.command}/1", "as_of": self.as_of, "interval": self.interval, "tz": self.tz,
+            "schema": f"loopstats.{self.command}/1",
+            "as_of": self.as_of,
+            "interval": self.interval,
+            "tz": self.tz,
             "rule_digest": self.rule_digest,
         }
 
@@ -164,7 +167,9 @@ def canonical(value: Any) -> str:
 
 def frame_of_objects(rows: Sequence[dict[str, Any]], has_nested: bool = True) -> pl.DataFrame:
     """Objects with equal keys as a frame: objects become JSON text or are left out, lists become lists of text."""
-    names = [name for name in (rows[0] if rows else {}) if has_nested or not any(isinstance(r[name], dict) for r in rows)]
+    names = [
+        name for name in (rows[0] if rows else {}) if has_nested or not any(isinstance(r[name], dict) for r in rows)
+    ]
     columns = {}
     for name in names:
         values = [plain(row[name]) for row in rows]
@@ -186,7 +191,9 @@ def unguard(cell: str) -> str:
 def _rows(frame: pl.DataFrame) -> Iterator[list[tuple[Any, ...]]]:
     for part in frame.iter_slices(BATCH_ROWS):
         columns = [
-            column.to_list() if column.dtype in (pl.String, pl.Int64, pl.Boolean) else [plain(v) for v in column.to_list()]
+            column.to_list()
+            if column.dtype in (pl.String, pl.Int64, pl.Boolean)
+            else [plain(v) for v in column.to_list()]
             for column in part.get_columns()
         ]
         yield list(zip(*columns, strict=True))
@@ -325,17 +332,32 @@ def _table(frame: pl.DataFrame, layout: Layout) -> Iterator[bytes]:
         return
     cells, widths = _plan(frame, layout)
     for start in range(0, max(frame.height, 1), BATCH_ROWS):
-        table = Table(box=SIMPLE_HEAD if start == 0 else None, show_edge=False, show_header=start == 0, pad_edge=False,
-                      padding=(0, GAP - 1 if start == 0 else GAP, 0, 0), header_style="bold")
+        table = Table(
+            box=SIMPLE_HEAD if start == 0 else None,
+            show_edge=False,
+            show_header=start == 0,
+            pad_edge=False,
+            padding=(0, GAP - 1 if start == 0 else GAP, 0, 0),
+            header_style="bold",
+        )
         for name, width in widths.items():
             is_number = frame[name].dtype.is_numeric()
-            table.add_column(Text(safe_text(name)), width=width, overflow="fold", justify="right" if is_number else "left")
+            table.add_column(
+                Text(safe_text(name)), width=width, overflow="fold", justify="right" if is_number else "left"
+            )
         for row in zip(*(column[start : start + BATCH_ROWS] for column in cells), strict=True):
             table.add_row(*map(Text, row))
         buffer = io.StringIO()
         console = Console(
-            file=buffer, width=layout.width, force_terminal=layout.is_coloured, legacy_windows=False, highlight=False,
-            color_system="standard" if layout.is_coloured else None, emoji=False, markup=False, _environ={},
+            file=buffer,
+            width=layout.width,
+            force_terminal=layout.is_coloured,
+            legacy_windows=False,
+            highlight=False,
+            color_system="standard" if layout.is_coloured else None,
+            emoji=False,
+            markup=False,
+            _environ={},
         )
         console.print(table)
         yield "".join(line.rstrip() + "\n" for line in buffer.getvalue().split("\n")[:-1]).encode()

@@ -1,8 +1,8 @@
 """Questions to a lake: a locked DuckDB over one generation's files, and the selections behind the reading commands.
 
-A room of its own because whatever SQL a person types runs here over hostile data: the connection sees the tables of one
-snapshot, the views of `sql/` and nothing else, neither files nor network nor settings. Every reader sees `loops` as they
-were at the as-of: later detections are left out, and an outcome not yet mature is `pending`.
+A room of its own because whatever SQL a person types runs here over hostile data: the connection sees the tables of
+one snapshot, the views of `sql/` and nothing else, neither files nor network nor settings. Every reader sees `loops` as
+they were at the as-of: later detections are left out, and an outcome not yet mature is `pending`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,16 @@ VIEW_FOLDERS = {"staging": "staging view", "marts": "mart"}
 # What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
 _DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
 _LOCKS = (
-    "SET enable_external_access = false", "SET python_enable_replacements = false", "SET TimeZone = 'UTC'",
+    "SET enable_external_access = false",
+    "SET python_enable_replacements = false",
+    "SET TimeZone = 'UTC'",
     "SET lock_configuration = true",
 )
-_START = {"temp_directory": "", "autoinstall_known_extensions": False, "autoload_known_extensions": False}
+_START: dict[str, str | int | float | list[str]] = {
+    "temp_directory": "",
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _UNKNOWN_COLUMN = re.compile(r'column "?([A-Za-z0-9_]+)"? ')
@@ -117,7 +123,9 @@ def _dataset(snapshot: Snapshot, table: Table) -> Any:
     try:
         return ds.dataset(paths, schema=schema, format="parquet") if paths else schema.empty_table()
     except OSError as error:
-        raise LakeError(f"table {table.name}: a file of this generation is gone ({error}); run the command again") from error
+        raise LakeError(
+            f"table {table.name}: a file of this generation is gone ({error}); run the command again"
+        ) from error
 
 
 def _arrow_schema(table: Table) -> pa.Schema:
@@ -168,12 +176,17 @@ def _portable_column(name: str, column: pa.ChunkedArray) -> pl.Series:
     if pa.types.is_decimal(kind):
         values = [None if v is None else plain(v) for v in column.to_pylist()]
         is_whole = all(v is None or (isinstance(v, int) and -(1 << 63) <= v < 1 << 63) for v in values)
-        return pl.Series(name, values if is_whole else [None if v is None else float(v) for v in values],
-                         dtype=pl.Int64 if is_whole else pl.Float64)
+        return pl.Series(
+            name,
+            values if is_whole else [None if v is None else float(v) for v in values],
+            dtype=pl.Int64 if is_whole else pl.Float64,
+        )
     if pa.types.is_interval(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
         return pl.Series(name, [None if v is None else _span(v) for v in column.to_pylist()], dtype=pl.String)
     if pa.types.is_map(kind) or pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_union(kind):
-        texts = [None if v is None else v.hex() if isinstance(v, bytes) else canonical(plain(v)) for v in column.to_pylist()]
+        texts = [
+            None if v is None else v.hex() if isinstance(v, bytes) else canonical(plain(v)) for v in column.to_pylist()
+        ]
         return pl.Series(name, texts, dtype=pl.String)
     if pa.types.is_null(kind):
         return pl.Series(name, [None] * len(column), dtype=pl.String)
@@ -197,7 +210,9 @@ def _conditions(interval: Interval, filters: Filters, time_column: str) -> tuple
             parameters[column] = list(wanted)
     if filters.harnesses:
         # The harness holds the program and its version; its program alone is asked for as a rule.
-        conditions.append("(list_contains($harness, harness) OR list_contains($harness, regexp_replace(harness, ' [^ ]*$', '')))")
+        conditions.append(
+            "(list_contains($harness, harness) OR list_contains($harness, regexp_replace(harness, ' [^ ]*$', '')))"
+        )
         parameters["harness"] = list(filters.harnesses)
     if interval.since_us is not None:
         conditions.append(f"{time_column} >= TIMESTAMPTZ '{iso(interval.since_us)}'")
@@ -214,7 +229,9 @@ def _check_condition(where: str) -> None:
     try:
         duckdb.SQLExpression(where)
     except duckdb.Error as error:
-        raise UsageError(f"--where {where!r}: {_first_line(error)}; a condition is needed, e.g. count_events >= 4") from error
+        raise UsageError(
+            f"--where {where!r}: {_first_line(error)}; a condition is needed, e.g. count_events >= 4"
+        ) from error
 
 
 def _where(conditions: Sequence[str]) -> str:
@@ -284,17 +301,25 @@ def _is_early(name: str) -> bool:
 
 def schema_tables() -> pl.DataFrame:
     """Every table and view that `sql` can read, with its grain and key."""
-    rows = [(t.name, "table", t.grain, ", ".join(t.key)) for t in TABLES.values()]
+    rows: list[tuple[str, str, str, str | None]] = [
+        (t.name, "table", t.grain, ", ".join(t.key)) for t in TABLES.values()
+    ]
     rows += [(r.name, kind, r.about, None) for folder, kind in VIEW_FOLDERS.items() for r in relations(folder)]
     return pl.DataFrame(rows, schema=["name", "kind", "about", "key"], orient="row")
 
 
 def schema_columns(name: str) -> pl.DataFrame:
     """The columns of one table or view; UsageError for an unknown name."""
-    schema = pl.Schema({
-        "column": pl.String(), "type": pl.String(), "is_required": pl.Boolean(), "is_key": pl.Boolean(),
-        "is_known_at_detection": pl.Boolean(), "about": pl.String(),
-    })
+    schema = pl.Schema(
+        {
+            "column": pl.String(),
+            "type": pl.String(),
+            "is_required": pl.Boolean(),
+            "is_key": pl.Boolean(),
+            "is_known_at_detection": pl.Boolean(),
+            "about": pl.String(),
+        }
+    )
     connection = open_tables({}, 0)
     described = {table.name: {c.name: c for c in table.columns} for table in TABLES.values()}
     known = [*described, *(r.name for folder in VIEW_FOLDERS for r in relations(folder))]
@@ -304,14 +329,26 @@ def schema_columns(name: str) -> pl.DataFrame:
     for column, kind in run(connection, f'SELECT column_name, column_type FROM (DESCRIBE "{name}")').iter_rows():
         found = described.get(name, {}).get(column)
         is_key = column in TABLES[name].key if name in TABLES else None
-        rows.append((column, kind, found.is_required if found else None, is_key,
-                     found.is_early if found and name == LOOPS.name else None, found.doc if found else None))
+        rows.append(
+            (
+                column,
+                kind,
+                found.is_required if found else None,
+                is_key,
+                found.is_early if found and name == LOOPS.name else None,
+                found.doc if found else None,
+            )
+        )
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def queries() -> pl.DataFrame:
     """The named questions."""
-    return pl.DataFrame([(r.name, r.about) for r in relations("queries")], schema={"name": pl.String, "question": pl.String}, orient="row")
+    return pl.DataFrame(
+        [(r.name, r.about) for r in relations("queries")],
+        schema={"name": pl.String, "question": pl.String},
+        orient="row",
+    )
 
 
 def shortened(frame: pl.DataFrame, length: int) -> pl.DataFrame:

@@ -39,6 +39,7 @@ _WHY = {
     "segment_n_lt_10": "fewer than 10 loops in an arm",
     "wide": "fewer than 10 loops or 10 sessions in an arm",
 }
+_NO_DELIVERY = " But no delivery is logged: as far as the logs tell, an A/A replay."
 _PARTS = {
     "first_loop_only": "first loop of each session",
     "resolved_only": "resolved loops only",
@@ -124,7 +125,8 @@ def headlines(readout: Readout) -> list[str]:
     live = [estimate for estimate in readout.estimates if estimate.scope == "to_date"]
     if not live:
         return [_replay_headline(estimate) for estimate in readout.estimates]
-    return [_headline(estimate) for estimate in live]
+    silent = {notice.experiment for notice in readout.warnings if notice.code == "no_delivery_logged"}
+    return [_headline(e) + (_NO_DELIVERY if e.experiment in silent else "") for e in live]
 
 
 def _headline(estimate: Estimate) -> str:

@@ -120,7 +120,8 @@ error_code str error code of a failure
 message str normalised message of a failure, at most 200 characters
 signature str class of a failure, 16 hex digits
 fingerprint str! tool and canonical arguments, 16 hex digits
-state_hash str world state after the step; null is unknown
+state_hash str world state after the step, the log's own or derived; null is unknown
+is_productive bool the step moved the world state, or verified something new; null is unknown
 result_hash str hash of the normalised result
 is_truncated bool the log says the result was cut
 overflow_path str where the rest of a cut result was written
@@ -530,3 +531,158 @@ RECORDS = Table(
     (),
     tuple({column.name: column for table in RECORD_TYPES.values() for column in table.columns}.values()),
 )
+
+# --- what the hard rule does not see (METHOD 12 and 13) ---------------------------------------------------------------
+
+_FINDING = """
+run_id str! run
+session_id str! session
+rule str! rule
+rule_version str! version of the rule that found it
+first_step int! step with which it begins
+last_step int! last step of it
+reason str! why the rule fired
+length int! how long it is, in the unit of the table
+first_at time time of the first step
+last_at time time of the last step
+tokens int tokens of its turns
+cost_micros int cost of its turns in millionths of a dollar; null where a price is not known"""
+_SEEN = """tool str! tool of the detecting step
+kind str! kind of the detecting step
+harness str! agent program and version
+model str model of the detecting step
+project str project
+group str version, prompt or configuration under test
+"""
+
+DRIFTS = Table(
+    "drifts",
+    "one row per run, rule and stretch of steps in which the rule keeps firing; length in steps that count",
+    ("run_id", "rule", "first_step"),
+    _columns(_FINDING + """
+detected_step int! step at which the rule fired first
+detected_at time time of that step
+lead_steps int! steps from the detection to the end of the run
+lead_ms int milliseconds from the detection to the last time of the run
+""" + _SEEN),
+)
+
+ECHOES = Table(
+    "echoes",
+    "one row per run, fingerprint and result that came back with nothing productive between; length in repeats",
+    ("run_id", "fingerprint", "result_hash", "first_step"),
+    _columns(_FINDING + """
+fingerprint str! tool and canonical arguments, 16 hex digits
+result_hash str! hash of the normalised result
+outcome str! outcome of the first of them
+target str! target
+detected_step int! step at which the rule fired
+detected_at time time of that step
+""" + _SEEN),
+)
+
+GHOSTS = Table(
+    "ghosts",
+    "one row per run and row of cycles that no budget, loop counter or productivity score sees; length in cycles",
+    ("run_id", "first_step"),
+    _columns(_FINDING + """
+count_steps int! steps in these cycles
+""" + _SEEN),
+)
+
+CHASES = Table(
+    "chases",
+    "one row per truncated result whose overflow was read and truncated again; length in such reads",
+    ("run_id", "first_step"),
+    _columns(_FINDING + """
+depth int! longest chain of reads, each of the overflow of the one before
+target str! what the last read acted on
+""" + _SEEN),
+)
+
+BYPASSES = Table(
+    "bypasses",
+    "one row per way around a refusal or a block; length in steps between",
+    ("run_id", "last_step", "first_step", "reason"),
+    _columns(_FINDING + """
+refused_tool str what was refused; null for a guard's block
+refused_by str user, permission, hook or the guard's name
+target str! target
+""" + _SEEN),
+)
+
+RESETS = Table(
+    "resets",
+    "one row per reset of a guard's counter to zero; a finding where the reason is unproductive; length in steps between",
+    ("session_id", "guard"),
+    _columns("""
+run_id str! run
+session_id str! session
+guard int! number of the guard's record in the session
+name str guard
+by str who or what caused it
+rule str! rule
+rule_version str! version of the rule that judged it
+first_step int first step after the guard's record before; null if none
+last_step int last step before the reset; null if none
+reason str! unproductive (the finding), productive, or unknown
+length int! steps between
+counter_before int value that the counter had
+last_at time time of the reset
+tokens int tokens of the turns between
+cost_micros int cost of these turns in millionths of a dollar; null where a price is not known
+"""),
+)
+
+RUNS = Table(
+    "runs",
+    "one row per run: METHOD 13",
+    ("run_id",),
+    _columns("""
+run_id str! run
+session_id str! session
+parent_run_id str run that started this one
+format str! log format
+harness str! agent program and version
+version str version of the agent program
+model str first model of the run
+project str project
+group str version, prompt or configuration under test
+task str task id
+first_at time earliest time
+last_at time latest time
+count_steps int! the agent's tool calls
+count_attempts int! of them attempts
+count_failures int! failed attempts
+count_fingerprints int! distinct fingerprints
+distinct_ratio float distinct fingerprints per step; null without steps
+count_state_known int! steps after which the world state is known
+count_state_changes int changes from one known state to another; null where none is known
+longest_frozen int most steps in a row with one known state, waiting left out; null where none is known
+count_turns int! model turns
+count_turns_told int! of them with tokens
+tokens int tokens of all turns; null where none is told
+count_turns_priced int! turns with a price
+cost_micros int cost of the priced turns in millionths of a dollar; null where none has a price
+solved bool solved, by an external fact
+ending str how the run ended, by an external fact
+bait str already-fixed, underspecified or impossible
+expected_ending str the right ending
+claimed bool what the agent said
+last_verify str outcome of the run's last verification; null without one
+last_edit_step int last successful edit
+is_unverified bool unverified/1: no verification after the last successful edit; null without such an edit
+count_loops int! strategy loops
+count_repeats int! repeats on one target
+count_drifts int! drift/1
+count_echoes int! echoes
+count_ghosts int! rows of ghost cycles
+count_chases int! chases
+count_bypasses int! bypasses
+count_clean_resets int! resets of a guard's counter over unproductive steps
+first_detected_step int first step at which a strategy loop, a drift/1 or an echo was detected
+rule_version str! version of the evaluation
+"""),
+)
+
+TABLES.update({table.name: table for table in (DRIFTS, ECHOES, GHOSTS, CHASES, BYPASSES, RESETS, RUNS)})

@@ -24,7 +24,10 @@ _INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(Z|z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 _FIXED = {
-    "min": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1),
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
 }
 
 
@@ -68,7 +71,9 @@ def resolve(since: str | None, until: str | None, as_of: str | None, tz: str, no
     until_us = None if until is None else moment(until, as_of_us, zone, "--until")
     if since_us is not None and since_us >= (as_of_us if until_us is None else until_us):
         end = "--as-of" if until_us is None else "--until"
-        raise UsageError(f"--since {since} is {iso(since_us)}, not before {end} {_iso_or_none(until_us) or iso(as_of_us)}")
+        raise UsageError(
+            f"--since {since} is {iso(since_us)}, not before {end} {_iso_or_none(until_us) or iso(as_of_us)}"
+        )
     return Interval(as_of_us, since_us, until_us, tz)
 
 
@@ -107,7 +112,9 @@ def zone_of(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError) as error:
-        raise UsageError(f"--tz {name!r}: no such time zone; use e.g. UTC, Europe/Berlin or America/New_York") from error
+        raise UsageError(
+            f"--tz {name!r}: no such time zone; use e.g. UTC, Europe/Berlin or America/New_York"
+        ) from error
 
 
 def iso(us: int) -> str:

@@ -21,9 +21,16 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 from loopstats import rule
+from loopstats.answers import as_bool as as_bool
+from loopstats.answers import as_dict as as_dict
+from loopstats.answers import as_int as as_int
+from loopstats.answers import as_list as as_list
+from loopstats.answers import as_str as as_str
+from loopstats.answers import canonical_id as canonical_id
+from loopstats.answers import read_answer
+from loopstats.answers import text_of as text_of
 from loopstats.errors import Reject, UsageError
 
-INT64 = 1 << 63
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FARTHEST_US = 253_402_300_799_000_000
 
@@ -96,22 +103,6 @@ class Format:
         raise Reject("not_json")
 
 
-def text_of(value: Any, depth: int = 0) -> str:
-    """The text of a result in any of its usual forms: a string, a list of parts, an object with a text in it."""
-    if isinstance(value, str):
-        return value
-    if value is None or depth > 6:
-        return ""
-    if isinstance(value, list):
-        return "\n".join(part for part in (text_of(item, depth + 1) for item in value) if part)
-    if isinstance(value, dict):
-        for key in ("text", "content", "output", "stdout", "error", "message", "result"):
-            if isinstance(value.get(key), (str, list, dict)) and value[key]:
-                return text_of(value[key], depth + 1)
-        return ""
-    return str(value)
-
-
 def time_us(value: Any) -> int | None:
     """Microseconds since 1970 in UTC, or None: ISO text, epoch numbers of any unit, `[seconds, nanoseconds]`."""
     if value is None or isinstance(value, bool):
@@ -146,44 +137,6 @@ def _in_range(us: int) -> int | None:
     return us if 0 < us < FARTHEST_US else None
 
 
-def as_str(value: Any) -> str | None:
-    """`value` as an id or a short text: numbers are written out, empty text and everything else is None."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode() if not value.isascii() else value or None
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value) if abs(value) < INT64 else None
-    return None
-
-
-def as_int(value: Any) -> int | None:
-    """`value` as a 64-bit integer where that is exact, else None."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and len(value) < 20:
-        try:
-            value = int(value)
-        except ValueError:
-            return None
-    if isinstance(value, float) and value == value and abs(value) < INT64 and value == int(value):
-        value = int(value)
-    return value if isinstance(value, int) and -INT64 <= value < INT64 else None
-
-
-def as_bool(value: Any) -> bool | None:
-    """`value` where it is a truth value, else None."""
-    return value if isinstance(value, bool) else None
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """`value` where it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """`value` where it is a list, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
 def is_long_id(value: str | None) -> bool:
     """The id is long and random enough to be the same record in another session, not a counter that starts anew.
 
@@ -193,12 +146,6 @@ def is_long_id(value: str | None) -> bool:
     if not value or len(value) < 20 or ":" in value or "." in value:
         return False
     return any(len(part) >= 12 and any(ch.isdigit() for ch in part) for part in value.replace("-", "_").split("_"))
-
-
-def canonical_id(value: Any) -> str:
-    """First 12 hex digits of SHA-256 of `value` as canonical JSON: METHOD 2, for logs without a session id."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _uid(*parts: str | None) -> str:
@@ -292,7 +239,9 @@ class Emit:
         uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
         row = (kind, session, agent, parent_agent, uid, identity is not None, us, self._source_id, self.line,
                self._ordinal, self._format.rank, self._format.name, *values)
-        self.rows.setdefault(kind, []).append(tuple(_storable(value) for value in row))
+        if not all(value.isascii() for value in row if value.__class__ is str):
+            row = tuple(_storable(value) for value in row)
+        self.rows.setdefault(kind, []).append(row)
         self._journal.append(kind)
         self._ordinal += 1
 
@@ -312,7 +261,7 @@ class Emit:
         if len(self.pending) > 4096:
             self.pending.clear()
         self.pending[f"{session}\x1f{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
-        masked = [rule.mask_secrets(text) for text in (targets or facts.targets)]
+        masked = [_storable(rule.mask_secrets(text)) for text in (targets or facts.targets)]
         self._add(
             "call", session, agent, ts, identity, (call_id,),
             (call_id, rule.mask_secrets(tool), rule.mask_secrets(facts.action), facts.kind, facts.kind_source, facts.kind_differs,
@@ -336,16 +285,12 @@ class Emit:
         """
         text = text or ""
         known = self.pending.pop(f"{session}\x1f{agent or ''}\x1f{call_id}", None)
-        is_bad = bool(is_error) or is_timeout or outcome == "failure" or (exit_code is not None and exit_code != 0)
-        is_summary_failed = has_error_text = None
-        is_untold = is_error is None and exit_code is None
-        if outcome is None and not is_bad and (known is None or (known[1] == "verify" and (known[2] or is_untold))):
-            is_summary_failed = rule.summary_says_failed(text)
-        code = message = None
-        if is_bad or is_summary_failed:
-            failure = rule.read_failure(text, exit_code or None, structured_code, is_timeout)
-            code, message = error_code if error_code is not None else failure.code, failure.message
-            has_error_text = rule.has_error_text(text) if exit_code else None
+        reading = read_answer(
+            text, None if known is None else known[1], known is not None and bool(known[2]), is_error=is_error,
+            exit_code=exit_code, outcome=outcome, is_timeout=is_timeout, structured_code=structured_code,
+            error_code=error_code,
+        )
+        code, message = reading.code, reading.message
         is_signature_log = signature is not None
         if message is not None and known is not None:
             signature = signature or rule.signature(known[0], code or "", message)
@@ -354,7 +299,8 @@ class Emit:
             source = "log" if outcome else "flag" if is_error is not None else "exit" if exit_code is not None else "none"
         self._add(
             "result", session, agent, ts, identity, (call_id,),
-            (call_id, is_error, exit_code, outcome, reason, source, is_timeout, is_summary_failed, has_error_text, code,
+            (call_id, is_error, exit_code, outcome, reason, source, is_timeout, reading.is_summary_failed,
+             reading.has_error_text, code,
              message, signature, is_signature_log, rule.result_hash(text), is_truncated,
              rule.mask_secrets(overflow_path) if overflow_path else None, duration_ms, state_hash),
         )
@@ -429,11 +375,7 @@ class Emit:
 
 def _storable(value: Any) -> Any:
     """Text without lone surrogates, which have no UTF-8 form (a format may have parsed JSON inside a string)."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    return value
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _label(value: str | None) -> str | None:

@@ -3,8 +3,8 @@
 A room of its own because this log says the same thing in several places: a subagent's calls stand in files of their
 own or inside `progress` records of the main one, a message is split over several records that repeat its usage, and a
 resumed session copies its parent's records under a new session id. Which record counts, and under which identity, is
-decided here. So is the meaning of the texts with which the program itself answers instead of the tool (refusals,
-interrupts, cancelled siblings); the hook logs of the same program use `verdict` and `read_array` too.
+decided here. The meaning of the texts with which the program itself answers instead of the tool (refusals, interrupts,
+cancelled siblings) is in `answers.py`, since the hook must read them alike.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+from loopstats.answers import ERROR_TAG, verdict
 from loopstats.errors import Reject
 from loopstats.formats import (
     Emit,
@@ -20,9 +21,7 @@ from loopstats.formats import (
     Head,
     Reader,
     Source,
-    as_bool,
     as_dict,
-    as_int,
     as_list,
     as_str,
     is_long_id,
@@ -38,98 +37,8 @@ LONERS = {
 }
 ANSWERED_BY_USER = frozenset({"ExitPlanMode", "exit_plan_mode", "AskUserQuestion"})
 WITHOUT_SESSION = frozenset({"summary", "file-history-snapshot"})
-ERROR_TAG, ERROR_TAG_END = "<tool_use_error>", "</tool_use_error>"
-EXIT = "Exit code "
-TIMED_OUT = "Command timed out after "
-NOT_RUN = (
-    ("The user doesn't want to ", "vetoed", "user"),
-    ("User rejected tool use", "vetoed", "user"),
-    ("[Request interrupted by user", "unknown", "interrupt"),
-    ("Sibling tool call errored", "unknown", "sibling"),
-    ("Cancelled: parallel tool call", "unknown", "sibling"),
-    ("[Tool result missing", "unknown", "missing"),
-    ("Permission for this action has been denied", "vetoed", "permission"),
-    ("Claude requested permissions", "vetoed", "permission"),
-    ("This command requires approval", "vetoed", "permission"),
-    ("Execution stopped by PreToolUse hook", "vetoed", "hook"),
-    ("Hook PreToolUse:", "vetoed", "hook"),
-)
 UNUSABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError)
 MOST_OPEN = 512
-
-
-def verdict(text: str, is_error: bool, used: Any, denial: str | None = None) -> tuple[str, dict[str, Any]]:
-    """What a result means: its text without the program's wrapper, and the keywords for `Emit.result`.
-
-    `used` is the structured result beside the text (`toolUseResult`, a hook's `tool_response`), `denial` the
-    program's own word for why the call did not run. Texts are looked at only where the flag says error, so that a page
-    or a file that quotes them changes nothing; a time-out is the exception, since it may come back as a plain result.
-    """
-    facts: dict[str, Any] = {"is_error": is_error}
-    structure = used if isinstance(used, dict) else {}
-    if is_error:
-        if text.startswith(ERROR_TAG):
-            text = text[len(ERROR_TAG):].removesuffix(ERROR_TAG_END)
-        rest = text
-        if text.startswith(EXIT):
-            number, _, rest = text[len(EXIT):].partition("\n")
-            facts["exit_code"] = as_int(number.strip())
-        if rest.startswith(TIMED_OUT):
-            facts["is_timeout"] = True
-        else:
-            outcome, reason = _denied(denial) if denial else _not_run(rest)
-            if outcome:
-                facts["outcome"], facts["reason"] = outcome, reason
-    elif _is_timed_out(text, structure, is_plain=not structure):
-        facts["is_timeout"] = True
-    elif structure.get("interrupted") is True:
-        facts["outcome"], facts["reason"] = "unknown", "interrupt"
-    if structure:
-        _details(structure, facts)
-    return text, facts
-
-
-def _is_timed_out(text: str, structure: dict[str, Any], is_plain: bool) -> bool:
-    stderr = structure.get("stderr")
-    if isinstance(stderr, str) and stderr.startswith(TIMED_OUT):
-        return True
-    return (is_plain or "stdout" in structure) and text.startswith(TIMED_OUT)
-
-
-def _denied(denial: str) -> tuple[str, str]:
-    if "interrupt" in denial:
-        return "unknown", "interrupt"
-    if "cancel" in denial:
-        return "unknown", "sibling"
-    return "vetoed", "user" if "user" in denial else "hook" if "hook" in denial else "permission"
-
-
-def _not_run(text: str) -> tuple[str | None, str | None]:
-    for prefix, outcome, reason in NOT_RUN:
-        if text.startswith(prefix):
-            return outcome, reason
-    start = text[:400]
-    if start.startswith("PreToolUse:") and " hook" in start:
-        return "vetoed", "hook"
-    if "PreToolUse operation blocked by hook" in start:
-        return "vetoed", "hook"
-    if start.startswith("Permission to use ") and " denied" in start:
-        return "vetoed", "permission"
-    if "was blocked. For security, Claude Code may only" in start:
-        return "vetoed", "permission"
-    return None, None
-
-
-def _details(structure: dict[str, Any], facts: dict[str, Any]) -> None:
-    path = structure.get("persistedOutputPath")
-    if isinstance(path, str) and path:
-        facts["is_truncated"], facts["overflow_path"] = True, as_str(path)
-    else:
-        facts["is_truncated"] = as_bool(structure.get("truncated"))
-    facts["duration_ms"] = as_int(structure.get("durationMs", structure.get("totalDurationMs")))
-    status = structure.get("code")
-    if "url" in structure and isinstance(status, int) and status >= 400 and "outcome" not in facts:
-        facts["outcome"], facts["structured_code"], facts["source"] = "failure", str(status), "flag"
 
 
 def read_array(reader: Reader, document: Any, emit: Emit) -> None:

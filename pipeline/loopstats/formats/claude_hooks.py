@@ -8,16 +8,26 @@ unknown. Events of failure and denial, and the ids, follow the published hook re
 
 from __future__ import annotations
 
-import json
 from typing import Any, ClassVar
 
+from loopstats.answers import AFTER_BATCH, AFTER_CALL, after_call, is_codex, rejections
 from loopstats.errors import Reject
-from loopstats.formats import SPOOL, Emit, Format, Head, Reader, Source, as_dict, as_int, as_str, canonical_id, is_long_id, text_of
-from loopstats.formats.claude_code import read_array, verdict
+from loopstats.formats import (
+    SPOOL,
+    Emit,
+    Format,
+    Head,
+    Reader,
+    Source,
+    as_int,
+    as_str,
+    canonical_id,
+    is_long_id,
+)
+from loopstats.formats.claude_code import read_array
 
 NEEDED = ("hook_event_name", "session_id")
 BEFORE = "PreToolUse"
-AFTER = frozenset({"PostToolUse", "PostToolUseFailure", "PermissionDenied"})
 MOST_OPEN = 4096
 
 
@@ -78,8 +88,11 @@ class ClaudeHooksReader(Reader):
         event = as_str(record.get("hook_event_name")) or "no event"
         ts = record.get("timestamp", record.get("ts"))
         common: dict[str, Any] = {"session": session, "agent": as_str(record.get("agent_id")), "ts": ts}
-        if event == BEFORE or event in AFTER:
+        if event == BEFORE or event in AFTER_CALL:
             self._tool(record, event, common, emit)
+        elif event == AFTER_BATCH and (rejected := rejections(record)):
+            for one in rejected:
+                self._tool(one, "PostToolUseFailure", common, emit)
         else:
             # The hook of a subagent's end runs in its parent: no run of its own may come from it.
             common["agent"] = None
@@ -99,7 +112,7 @@ class ClaudeHooksReader(Reader):
         self._told[common["session"]] = known
         project = cwd.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] if cwd and is_first else None
         # Codex sends inputs of the same shape and adds its turn.
-        harness = "codex" if "turn_id" in record else "claude-code"
+        harness = "codex" if is_codex(record) else "claude-code"
         emit.session(**common, cwd=cwd, project=project or None, harness=harness, model=model)
 
     def _tool(self, record: dict[str, Any], event: str, common: dict[str, Any], emit: Emit) -> None:
@@ -120,7 +133,7 @@ class ClaudeHooksReader(Reader):
                 del self._open[next(iter(self._open))]
             self._open[key] = 1
             return
-        text, facts = _after(event, record)
+        text, facts = after_call(event, record)
         duration = as_int(record.get("duration_ms"))
         if duration is not None:
             facts["duration_ms"] = duration
@@ -132,26 +145,3 @@ class ClaudeHooksReader(Reader):
         number = counts[is_after]
         counts[is_after] += 1
         return f"{digest}#{number}"
-
-
-def _after(event: str, record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Text and facts of the input that follows a call."""
-    if event == "PermissionDenied":
-        return text_of(record.get("reason")), {"is_error": None, "outcome": "vetoed", "reason": "permission"}
-    response = record.get("tool_response", record.get("tool_result"))
-    if event == "PostToolUseFailure":
-        text, facts = verdict(text_of(record.get("error")) or text_of(response), True, response)
-        if record.get("is_interrupt") is True:
-            facts["outcome"], facts["reason"] = "unknown", "interrupt"
-        return text, facts
-    structure = as_dict(response)
-    is_error = any(structure.get(key) is True for key in ("is_error", "isError")) or structure.get("success") is False
-    return verdict(_text(structure) if structure else text_of(response), is_error, response)
-
-
-def _text(structure: dict[str, Any]) -> str:
-    """The text of a structured response; without any, the structure itself, so that two of them are told apart."""
-    streams = [text for text in (structure.get("stdout"), structure.get("stderr")) if isinstance(text, str) and text]
-    if streams or "stdout" in structure:
-        return "\n".join(streams)
-    return text_of(structure) or json.dumps(structure, sort_keys=True)

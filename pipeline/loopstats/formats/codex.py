@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any, ClassVar
 
+from loopstats.answers import Outcome, in_folder, json_object, read_output
 from loopstats.errors import Reject
 from loopstats.formats import (
     Emit,
@@ -29,7 +29,6 @@ from loopstats.formats import (
 
 LONG_ID = 20
 REMEMBERED_CALLS = 128
-HEADER_LINES = 12
 WRAPPED = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted", "world_state"})
 CALL_ITEMS = frozenset(
     {
@@ -45,40 +44,6 @@ OUTPUT_ITEMS = frozenset({"function_call_output", "custom_tool_call_output", "to
 MODEL_ITEMS = frozenset({"reasoning", "agent_message"})
 END_EVENTS = frozenset({"exec_command_end", "patch_apply_end", "mcp_tool_call_end", "dynamic_tool_call_response"})
 USAGE = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
-
-SANDBOX = re.compile(r"failed in sandbox [^\n]{0,60}? with execution error: ", re.ASCII)
-SANDBOX_EXIT = re.compile(r"sandbox denied exec error, exit code: (-?[0-9]{1,9}), stdout: ", re.ASCII)
-EXIT_LINE = re.compile(r"(?:Exit code:|Process exited with code) (-?[0-9]{1,9})[ \t]*\Z", re.ASCII)
-RUNNING_LINE = re.compile(r"Process running with session ID [^\n]{1,80}\Z", re.ASCII)
-WALL_LINE = re.compile(r"Wall time: ([0-9]{1,7}(?:\.[0-9]{1,9})?) seconds\Z", re.ASCII)
-HEADER_LINE = re.compile(r"(?:Chunk ID|Original token count|Total output lines|Warning): ?[^\n]{0,200}\Z", re.ASCII)
-CUT = re.compile(
-    r"\[\.\.\. omitted [0-9]{1,9} of [0-9]{1,9} lines \.\.\.\]|…[0-9]{1,9} (?:tokens|chars) truncated…", re.ASCII
-)
-TIMED_OUT = ("command timed out", "exec_command timed out")
-REFUSED_BY_USER = ("exec command rejected by user", "patch rejected by user", "rejected by user", "user rejected")
-REFUSED_BY_RULE = ("patch rejected", "exec command rejected", "approval policy is")
-INTERRUPTED = ("aborted by user", "aborted")
-FAILED = (
-    "error:",
-    "execution error",
-    "failed in sandbox",
-    "failed to parse",
-    "failed to ",
-    "unsupported call:",
-    "unsupported custom tool",
-    "unknown tool",
-    "apply_patch verification failed",
-    "apply_patch failed",
-    "exec_command failed",
-    "write_stdin failed",
-    "tool call error:",
-    "err: ",
-    "unable to ",
-    "invalid patch",
-    "invalid hunk",
-)
-SUCCEEDED = ("success.", "plan updated", "attached local image path")
 
 
 class Codex(Format):
@@ -114,26 +79,6 @@ class Codex(Format):
     def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
         """A reader that keeps session, folder, model, running usage and the place in the model turns."""
         return CodexReader(source, state)
-
-
-class Outcome:
-    """What an output says: text, exit code, flag, stated outcome with reason, time-out, duration."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.exit_code: int | None = None
-        self.is_error: bool | None = None
-        self.outcome: str | None = None
-        self.reason: str | None = None
-        self.source: str | None = None
-        self.is_timeout = False
-        self.is_truncated: bool | None = None
-        self.duration_ms: int | None = None
-
-    @property
-    def has_fact(self) -> bool:
-        """Whether the output alone decides."""
-        return self.exit_code is not None or self.is_error is not None or self.outcome is not None or self.is_timeout
 
 
 class CodexReader(Reader):
@@ -284,7 +229,7 @@ class CodexReader(Reader):
             arguments=arguments,
             ts=ts,
             decision=self._decision(),
-            cwd=_resolve(self.state.get("cwd"), workdir),
+            cwd=in_folder(self.state.get("cwd"), workdir),
             model=self.state.get("model"),
             identity=_identity(call_id),
         )
@@ -401,94 +346,6 @@ class CodexReader(Reader):
         self.state["is_answered"] = False
 
 
-def read_output(value: Any, success: bool | None = None) -> Outcome:
-    """What a call's output says, in any of its forms; `success` is the flag that stood beside it."""
-    outcome = Outcome()
-    outcome.is_error = None if success is None else not success
-    if isinstance(value, dict) and isinstance(value.get("success"), bool):
-        outcome.is_error = not value["success"]
-    text = text_of(value)
-    wrapped = _json_object(text)
-    if wrapped is not None and isinstance(wrapped.get("metadata"), dict) and "output" in wrapped:
-        outcome.exit_code = as_int(wrapped["metadata"].get("exit_code"))
-        outcome.duration_ms = _seconds_to_ms(wrapped["metadata"].get("duration_seconds"))
-        outcome.text = text_of(wrapped["output"])
-    else:
-        _read_text(text, outcome)
-    if outcome.text.startswith(TIMED_OUT):
-        outcome.is_timeout = True
-        outcome.source = "text"
-    if CUT.search(outcome.text):
-        outcome.is_truncated = True
-    return outcome
-
-
-def _read_text(text: str, outcome: Outcome) -> None:
-    """Text forms: a block of header lines, the sandbox's sentence, or a sentence with a known beginning."""
-    outcome.text = text
-    if _read_block(text, outcome):
-        if outcome.exit_code is None and outcome.outcome is None and outcome.is_error is None:
-            _read_sentence(outcome.text, outcome)
-        return
-    found = SANDBOX.match(text)
-    if found:
-        rest = text[found.end() :]
-        denied = SANDBOX_EXIT.match(rest)
-        if denied:
-            outcome.exit_code = int(denied.group(1))
-            stdout, _, stderr = rest[denied.end() :].rpartition(", stderr: ")
-            rest = "\n".join(part for part in (stdout, stderr) if part)
-        outcome.text, outcome.is_error, outcome.source = rest, True, "text"
-        return
-    _read_sentence(text, outcome)
-
-
-def _read_block(text: str, outcome: Outcome) -> bool:
-    """Whether `text` begins with header lines (exit code, wall time, session) up to `Output:`; they are taken off."""
-    is_block = False
-    rest = text
-    for _ in range(HEADER_LINES):
-        line, _, following = rest.partition("\n")
-        line = line.rstrip("\r")
-        if len(line) > 300:
-            break
-        if found := EXIT_LINE.match(line):
-            outcome.exit_code = int(found.group(1))
-        elif RUNNING_LINE.match(line):
-            outcome.outcome, outcome.source = "unknown", "log"
-        elif found := WALL_LINE.match(line):
-            outcome.duration_ms = _seconds_to_ms(float(found.group(1)))
-        elif line == "Output:":
-            outcome.text = following
-            return is_block
-        elif not HEADER_LINE.match(line):
-            break
-        is_block = True
-        rest = following
-        if not following:
-            break
-    if is_block:
-        outcome.text = rest
-    return is_block
-
-
-def _read_sentence(text: str, outcome: Outcome) -> None:
-    lowered = text[:80].lstrip().lower()
-    if lowered.startswith(REFUSED_BY_USER):
-        outcome.outcome, outcome.reason, outcome.source = "vetoed", "user", "text"
-    elif lowered.startswith(REFUSED_BY_RULE):
-        reason = "user" if "rejected by user" in text[:400] and "approval settings" not in text[:400] else "permission"
-        outcome.outcome, outcome.reason, outcome.source = "vetoed", reason, "text"
-    elif lowered.startswith(INTERRUPTED):
-        outcome.outcome, outcome.reason, outcome.source = "unknown", "interrupt", "text"
-    elif outcome.is_error is not None or lowered.startswith(TIMED_OUT):
-        return
-    elif lowered.startswith(FAILED):
-        outcome.is_error, outcome.source = True, "text"
-    elif lowered.startswith(SUCCEEDED):
-        outcome.is_error, outcome.source = False, "text"
-
-
 def _tool_of(item: dict[str, Any]) -> tuple[str, Any, str | None]:
     """Tool, arguments and working directory of a call item."""
     kind = item["type"]
@@ -506,7 +363,7 @@ def _tool_of(item: dict[str, Any]) -> tuple[str, Any, str | None]:
         raise Reject("call_without_tool")
     namespace = as_str(item.get("namespace"))
     raw = item.get("arguments") if kind == "function_call" else item.get("input")
-    arguments = (_json_object(raw) or {"input": raw}) if isinstance(raw, str) else raw
+    arguments = (json_object(raw) or {"input": raw}) if isinstance(raw, str) else raw
     named = as_dict(arguments)
     return (
         f"{namespace}{tool}" if namespace else tool,
@@ -552,36 +409,12 @@ def _usage(value: Any) -> list[int] | None:
     return [max(as_int(value.get(key)) or 0, 0) for key in USAGE]
 
 
-def _json_object(text: Any) -> dict[str, Any] | None:
-    if not isinstance(text, str) or not text[:64].lstrip().startswith("{"):
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _resolve(cwd: str | None, workdir: str | None) -> str | None:
-    if not workdir or workdir == ".":
-        return cwd
-    if cwd is None or workdir.startswith(("/", "~", "\\")) or workdir[1:2] == ":":
-        return workdir
-    return f"{cwd.rstrip('/')}/{workdir}"
-
-
 def _identity(call_id: str) -> str | None:
     return call_id if len(call_id) >= LONG_ID else None
 
 
 def _digest(value: Any) -> str:
     return "usage:" + hashlib.sha256(json.dumps(value).encode("utf-8", "replace")).hexdigest()[:32]
-
-
-def _seconds_to_ms(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-        return None
-    return round(value * 1000)
 
 
 def _milliseconds(value: Any) -> int | None:
