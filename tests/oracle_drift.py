@@ -165,7 +165,6 @@ def ghosts(steps: list[Step], has_guards: bool) -> list[dict[str, Any]]:
         groups[place[key]].append(step)
     if not has_cycles:
         groups = [g for g in groups if any(s["kind"] != "wait" for s in g)]
-    seen: set[str] = set()
     facts: list[tuple[list[Step], bool, int]] = []
     first_of: dict[str, int] = {}
     for step in mine:
@@ -198,5 +197,87 @@ def ghosts(steps: list[Step], has_guards: bool) -> list[dict[str, Any]]:
                 "run_id": group[0]["run_id"], "first_step": group[0]["step"], "reason": reason, "length": 1,
                 "count_steps": len(group), "last_step": max(s["step"] for s in group),
             })
-    _ = seen
     return out
+
+
+def resets(steps: list[Step], guards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns of a guard's counter to zero; `guards` are the records of this run in order."""
+    answers = {s["step"]: p for s, p in zip(steps, productive(steps), strict=True)}
+    last: dict[str, tuple[int | None, int]] = {}
+    out: list[dict[str, Any]] = []
+    for record in guards:
+        name = record["name"] or ""
+        has_before = name in last
+        before, place = last.get(name, (None, -1))
+        here = -1 if record["step"] is None else record["step"]
+        counter = record["counter"]
+        fell = counter == 0 and has_before and before is not None and before > 0
+        said = record["event"] == "reset" and counter in (None, 0) and (before is None or before > 0)
+        if fell or said:
+            between = [answers[s["step"]] for s in steps if place < s["step"] <= here]
+            reason = "productive" if True in between else "unknown" if None in between else "unproductive"
+            out.append({"guard": record["guard"], "reason": reason, "length": here - place, "counter_before": before})
+        last[name] = (counter, here)
+    return out
+
+
+def chases(steps: list[Step]) -> list[dict[str, Any]]:
+    """Chains of truncated reads of overflow files; `overflow_path` and `target` are compared as they stand."""
+    above: dict[int, tuple[int, int]] = {}
+    found: dict[int, dict[str, Any]] = {}
+    for step in steps:
+        if step["actor"] != "agent" or step["kind"] != "read" or not step["is_truncated"] or not step["target"]:
+            continue
+        parents = [
+            s["step"] for s in steps
+            if s["step"] < step["step"] and s["overflow_path"] == step["target"] and s["is_truncated"] is not False
+        ]
+        if not parents:
+            continue
+        root, depth = above.get(parents[-1], (parents[-1], 0))
+        above[step["step"]] = (root, depth + 1)
+        row = found.setdefault(root, {"run_id": step["run_id"], "first_step": root, "length": 0, "depth": 0})
+        row["length"] += 1
+        row["depth"] = max(row["depth"], depth + 1)
+        row["last_step"] = step["step"]
+    return sorted(found.values(), key=lambda row: row["first_step"])
+
+
+def bypasses(steps: list[Step], guards: list[dict[str, Any]]) -> list[tuple[int, int, str]]:
+    """(first step, last step, reason) of every way around a refusal or a block of research; times in microseconds."""
+    acts = ("edit", "verify", "execute", "communicate", "operate", "other")
+    mine = [s for s in steps if s["actor"] == "agent"]
+    out: set[tuple[int, int, str]] = set()
+    for refused in mine:
+        if refused["outcome"] != "vetoed" or not refused["target"]:
+            continue
+        done: set[str] = set()
+        for step in mine:
+            is_way = (
+                step["step"] > refused["step"] and step["outcome"] == "success"
+                and step["target"] == refused["target"] and step["tool"] != refused["tool"]
+            )
+            if is_way:
+                reason = "done" if step["kind"] in acts or refused["kind"] not in acts else "looked"
+                if reason not in done:
+                    done.add(reason)
+                    out.add((refused["step"], step["step"], reason))
+    active: dict[str, tuple[int, int | None]] = {}
+    for step in mine:
+        active = {}
+        for record in guards:
+            place = -1 if record["step"] is None else record["step"]
+            if place >= step["step"]:
+                continue
+            name = record["name"] or ""
+            if record["event"] == "block" and (record["tier"] is None or record["tier"] >= 3):
+                end = None if record["ttl_s"] is None or record["ts"] is None else record["ts"] + record["ttl_s"] * 1_000_000
+                active[name] = (place, end)
+            elif record["event"] in ("expire", "reset", "override"):
+                active.pop(name, None)
+        is_on = any(end is None or step["ts"] is None or step["ts"] <= end for _, end in active.values())
+        is_url = step["target"].startswith(("http://", "https://")) and step["kind"] in ("execute", "read", "other")
+        if is_on and step["outcome"] == "success" and (step["kind"] == "research" or is_url):
+            is_open = step["kind"] == "research" and step["kind_source"] in ("table", "name")
+            out.add((step["step"], step["step"], "open" if is_open else "clothes"))
+    return sorted(out)

@@ -313,6 +313,9 @@ def test_an_epoch_too_small_for_its_own_design_effect_takes_the_largest_of_the_o
     alone, both = to_date(large), to_date([*large, *small])
     assert both.headline.ci_fixed is not None and alone.headline.deff is not None
     assert both.headline.deff == pytest.approx(alone.headline.deff)
+    deff = alone.headline.deff
+    evidence = iv.log_e_value(20, 40, 20, 40, 500, deff=deff) + iv.log_e_value(1, 1, 1, 1, 500, deff=deff)
+    assert deff > 1.1 and both.details["log_e_value"] == pytest.approx(evidence)
 
 
 def test_r28_compliance_through_the_estimate() -> None:
@@ -384,6 +387,19 @@ def test_one_session_with_a_whole_arm_has_the_first_loop_interval_or_none() -> N
     assert "clusters_lt_2" in found.reasons and found.headline.ci_anytime is None
     assert found.headline.ci_fixed is None
     assert found.sensitivities["first_loop_only"].reasons == ("n_lt_5",)
+    assert found.verdict == "no verdict yet"
+
+
+def test_epochs_of_one_session_an_arm_have_the_interval_of_the_first_loops() -> None:
+    rows: list[dict[str, Any]] = []
+    for epoch in range(12):
+        for arm, outcome in (("treated", "broke"), ("holdout", "recurred")):
+            for _ in range(2):
+                rows.append(loop(len(rows), f"{arm}{epoch}", arm, outcome, epoch=f"e{epoch:02d}"))
+    found = to_date(rows)
+    assert "clusters_lt_2" in found.reasons and found.headline.ci_anytime is None
+    assert found.headline.ci_fixed is not None
+    assert found.headline.ci_fixed == found.sensitivities["first_loop_only"].ci_fixed
     assert found.verdict == "no verdict yet"
 
 

@@ -56,6 +56,16 @@ def test_loops_are_seen_as_of(connection: duckdb.DuckDBPyConnection) -> None:
     assert frame["outcome_at"].to_list() == [hour(2), hour(3), None]
 
 
+def test_nobody_looks_behind_the_as_of(connection: duckdb.DuckDBPyConnection) -> None:
+    names = query.run(connection, "SHOW TABLES").get_column("name").to_list()
+    assert set(TABLES) < set(names)
+    for name in names:
+        frame = query.run(connection, f'SELECT * FROM "{name}"')
+        if "outcome_final" in frame.columns:
+            assert "pending" in frame["outcome"].to_list()
+            assert "run4" not in frame["run_id"].to_list()
+
+
 def test_an_outcome_is_mature_at_the_very_instant(tmp_path: Path) -> None:
     snapshot = small_lake.sample(tmp_path / "lake").snapshot()
     mature = round(hour(54).timestamp() * 1_000_000)
@@ -80,12 +90,21 @@ def test_a_column_that_older_files_lack_is_null(tmp_path: Path) -> None:
     assert frame["cost_wasted_micros"].dtype == pl.Int64
 
 
+def test_a_broken_file_of_another_table_is_met_when_read(tmp_path: Path) -> None:
+    snapshot = small_lake.sample(tmp_path / "lake").snapshot()
+    snapshot.paths("steps")[0].write_bytes(b"garbage")
+    opened = query.open_snapshot(snapshot, AS_OF)
+    assert query.run(opened, "SELECT count(*) AS n FROM loops").item() == 4
+    with pytest.raises(LakeError, match="cannot be read"):
+        query.run(opened, "SELECT * FROM steps")
+
+
 def test_a_missing_or_broken_file_is_a_lake_error(tmp_path: Path) -> None:
     snapshot = small_lake.sample(tmp_path / "lake").snapshot()
     path = snapshot.paths("loops")[0]
     path.write_bytes(b"garbage")
     with pytest.raises(LakeError, match="cannot be read"):
-        query.run(query.open_snapshot(snapshot, AS_OF), "SELECT * FROM loops")
+        query.open_snapshot(snapshot, AS_OF)
     path.unlink()
     with pytest.raises(LakeError, match="gone"):
         query.open_snapshot(snapshot, AS_OF)
@@ -196,7 +215,8 @@ def test_types_of_duckdb_become_portable(connection: duckdb.DuckDBPyConnection) 
         (
             "SELECT sum(step) AS total, 170141183460469231731687303715884105727::HUGEINT AS huge, "
             "1.25::DECIMAL(5, 2) AS decimal, "
-            "INTERVAL 3 DAY AS span, TIME '10:00' AS clock, {'a': 1} AS struct, MAP {'a': 1} AS map, 'x'::BLOB AS blob, "
+            "INTERVAL 3 DAY AS span, TIME '10:00' AS clock, {'a': 1} AS struct, "
+            "MAP {'a': 1} AS map, 'x'::BLOB AS blob, "
             "7::UBIGINT AS u, "
             "NULL AS nothing, 1 AS total, [1, 2] AS list, DATE '2026-01-01' AS day FROM steps"
         ),

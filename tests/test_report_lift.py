@@ -183,7 +183,7 @@ def test_severe_warnings_come_first_and_remarks_only_with_all() -> None:
     rows.append(loop(900, "t", "holdout", "unresolved", detected_at=None))
     short, whole = text(quiet(rows)), text(quiet(rows), all=True)
     assert "the share of unresolved loops differs" in short and "without a time" not in short
-    assert "and 2 more remarks" in short
+    assert "and 1 more remark:" in short
     assert whole.index("the share of unresolved loops differs") < whole.index("without a time")
     assert "resolved loops only: 30/40 v 30/70 (no lift: the unresolved" in whole
 
@@ -210,6 +210,13 @@ def test_segments_are_named_with_counts_and_only_selected_ones_get_a_word() -> N
     assert "Edit: +85.0 points [" in out and "helps, nightly and among all segments [" in out
     assert re.search(r"Bash: 0\.0 points \[[^;]*50/100 \(50\.0 %\) v 50/100 \(50\.0 %\); no verdict yet", out)
     assert "Write: 2/9 v 3/9 (no lift: fewer than 10 loops in an arm); not tested" in out
+
+
+def test_nights_to_the_planned_number_are_told_until_it_is_reached() -> None:
+    rows = two_arms(56, 70, 48, 80)
+    near, far = (Settings(experiments={"hint": Experiment("hint", "pepper", 5000, n)}) for n in (100, 500))
+    assert " at n* 500, in about " in " ".join(text(quiet(rows, settings=far), all=True).split())
+    assert "n*" not in text(quiet(rows, settings=near), all=True)
 
 
 HOSTILE = "\x1b[2J\u202eevil\u200b\x9b31m\r\nname\x00"

@@ -1453,8 +1453,8 @@ _WARNINGS: dict[str, tuple[int, str]] = {
     "salt_unknown": (3, "loops whose salt is not configured, so that their arm is not checked: {}; no lift is shown"),
     "attrition_differs": (2, "the share of unresolved loops differs between the arms: no resolved-only lift is shown"),
     "srm_warning": (2, "the split of the arms is unlikely under the planned share (exact p < 0.001)"),
-    "no_delivery_logged": (2, "no delivery is logged: as far as the logs tell this is an A/A replay, in which a difference "
-                              "can only be chance or a broken instrument"),
+    "no_delivery_logged": (2, "no delivery is logged: as far as the logs tell this is an A/A replay, in which a "
+                              "difference can only be chance or a broken instrument"),
     "holdout_delivered": (2, "holdout loops that got the intervention: {}"),
     "treated_not_delivered": (2, "treated loops that did not get the intervention: {}"),
     "delivered_without_loop": (2, "deliveries without a loop: {}"),

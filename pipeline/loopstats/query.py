@@ -95,21 +95,25 @@ def open_tables(sources: Mapping[str, Any], as_of_us: int) -> duckdb.DuckDBPyCon
     connection.execute(f"CREATE VIEW reading AS SELECT {moment} AS as_of")
     for table in TABLES.values():
         source = sources.get(table.name)
-        connection.register(f"lake_{table.name}", _arrow_schema(table).empty_table() if source is None else source)
-        body = f"SELECT * FROM lake_{table.name}"
-        if table is LOOPS:
-            is_pending = f"mature_at > {moment}"
-            hidden = ", ".join(f"CASE WHEN {is_pending} THEN NULL ELSE {name} END AS {name}" for name in _DECIDED)
-            body = (
-                f"SELECT * REPLACE (CASE WHEN {is_pending} THEN 'pending' ELSE outcome END AS outcome, {hidden}) "
-                f"FROM lake_loops WHERE detected_at IS NULL OR detected_at <= {moment}"
-            )
-        connection.execute(f'CREATE VIEW "{table.name}" AS {body}')
+        connection.register(table.name, _arrow_schema(table).empty_table() if source is None else source)
+    # Kept as rows, not as a view, so that nobody can look behind it for what was not known at the as-of.
+    seen = _fetch(connection, _loops_as_of(moment))
+    connection.unregister(LOOPS.name)
+    connection.register(LOOPS.name, seen)
     for folder in VIEW_FOLDERS:
         for relation in relations(folder):
             connection.execute(f'CREATE VIEW "{relation.name}" AS {relation.sql}')
     _lock(connection)
     return connection
+
+
+def _loops_as_of(moment: str) -> str:
+    is_pending = f"mature_at > {moment}"
+    hidden = ", ".join(f"CASE WHEN {is_pending} THEN NULL ELSE {name} END AS {name}" for name in _DECIDED)
+    return (
+        f"SELECT * REPLACE (CASE WHEN {is_pending} THEN 'pending' ELSE outcome END AS outcome, {hidden}) "
+        f"FROM loops WHERE detected_at IS NULL OR detected_at <= {moment}"
+    )
 
 
 def _lock(connection: duckdb.DuckDBPyConnection) -> None:
@@ -139,20 +143,26 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
     """
     try:
         statements = connection.extract_statements(sql)
-        if len(statements) != 1:
-            raise UsageError(f"sql: one statement is needed, not {len(statements)}")
-        if statements[0].type not in _ALLOWED:
-            kind = str(statements[0].type).rpartition(".")[2]
-            raise UsageError(f"sql: {kind} is refused; the lake is read-only here, use SELECT")
-        relation = connection.sql(statements[0].query, params=dict(parameters) if parameters else None)
-        result = relation.to_arrow_table()
+    except duckdb.Error as error:
+        raise UsageError(f"sql: {_first_line(error)}") from error
+    if len(statements) != 1:
+        raise UsageError(f"sql: one statement is needed, not {len(statements)}")
+    if statements[0].type not in _ALLOWED:
+        kind = str(statements[0].type).rpartition(".")[2]
+        raise UsageError(f"sql: {kind} is refused; the lake is read-only here, use SELECT")
+    return _portable(_fetch(connection, statements[0].query, parameters))
+
+
+def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+    """The rows of a query; UsageError where the query is at fault, LakeError where a file of the lake is."""
+    try:
+        return connection.sql(sql, params=dict(parameters) if parameters else None).to_arrow_table()
     except duckdb.InterruptException:
         raise KeyboardInterrupt from None
     except duckdb.Error as error:
-        if "registered as 'lake_" in str(error):
+        if "reading the stream registered as" in str(error):
             raise LakeError(f"the lake cannot be read: {_first_line(error)}") from error
         raise UsageError(f"sql: {_first_line(error)}") from error
-    return _portable(result)
 
 
 def _first_line(error: Exception) -> str:
@@ -304,6 +314,7 @@ def schema_tables() -> pl.DataFrame:
     rows: list[tuple[str, str, str, str | None]] = [
         (t.name, "table", t.grain, ", ".join(t.key)) for t in TABLES.values()
     ]
+    rows.append(("reading", "view", "one row: the as-of of this reading", None))
     rows += [(r.name, kind, r.about, None) for folder, kind in VIEW_FOLDERS.items() for r in relations(folder)]
     return pl.DataFrame(rows, schema=["name", "kind", "about", "key"], orient="row")
 

@@ -306,7 +306,7 @@ def _sensitivity_lines(estimate: Estimate) -> Iterable[str]:
 def _compared(compared: Comparison) -> str:
     text = f"{compared.treated} v {compared.holdout}"
     if compared.lift is None:
-        return f"{text} (no lift: {_reasons(compared)})"
+        return f"{text} (no lift: {_WHY.get(compared.reasons[0], compared.reasons[0])})"
     ends = "" if compared.ci_fixed is None else f" {interval(compared.ci_fixed)}"
     return f"{points(compared.lift)}{ends}, {text}"
 
@@ -361,10 +361,10 @@ def _detail_lines(estimate: Estimate) -> Iterable[str]:
     if planning and planning["mde_now"] is not None:
         later = planning["mde_at_n_star"]
         text = f"smallest lift found with 80 % power: {points(planning['mde_now'])} now"
-        if estimate.scope == "to_date" and later is not None:
+        nights = planning["nights_to_n_star"]
+        if estimate.scope == "to_date" and later is not None and nights != 0:
             text += f", {points(later)} at n* {estimate.n_star}"
-            nights = planning["nights_to_n_star"]
-            text += "" if not nights else f" in about {nights} nights"
+            text += "" if nights is None else f", in about {nights} nights"
         yield text
 
 

@@ -1,7 +1,7 @@
 """The stages in their order, and the one place around them where things are read and written.
 
-A room of its own because a newcomer should see the whole line at once: `derive` is the line from records to loops for
-one bucket of complete sessions, `ingest` brings files in and makes the dirty buckets anew. The same `derive` runs here
+A room of its own because a newcomer should see the whole line at once: `derive` is the line from records to loops, and
+to what the hard rule does not see, for one bucket of complete sessions, `ingest` brings files in and makes the dirty buckets anew. The same `derive` runs here
 and inside the partitions of a distributed engine.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from loopstats import audits, drift, runs
 from loopstats import ingest as reading
 from loopstats.assign import assign
 from loopstats.classify import classify
@@ -21,11 +22,14 @@ from loopstats.errors import RejectsError
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of
 from loopstats.tables import (
-    BUCKETS, DELIVERIES, DETECTIONS, FOLDS, GUARDS, LOOPS, RECORDS, REJECTS, RESULTS, SESSIONS, SOURCES, STEPS, STR,
-    TABLES, TURNS, Table,
+    BUCKETS, BYPASSES, CHASES, DELIVERIES, DETECTIONS, DRIFTS, ECHOES, FOLDS, GHOSTS, GUARDS, LOOPS, RECORDS, REJECTS,
+    RESETS, RESULTS, RUNS, SESSIONS, SOURCES, STEPS, STR, TABLES, TURNS, Table,
 )
 
-BUCKETED: tuple[Table, ...] = (STEPS, TURNS, SESSIONS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, LOOPS)
+BUCKETED: tuple[Table, ...] = (
+    STEPS, TURNS, SESSIONS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, LOOPS, DRIFTS, ECHOES, GHOSTS, CHASES, BYPASSES,
+    RESETS, RUNS,
+)
 FOLDED = Table("folded", "lines folded in one bucket, internal", (), ())
 SHADOWS = Table("shadows", "records of another session's history, internal", (), (), is_bucketed=False)
 FLUSH_ROWS = 400_000
@@ -42,10 +46,18 @@ def derive(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, 
     outcomes = classify(loops.select(blind), built.steps, built.turns, settings.maturity_us)
     loops = loops.join(outcomes.drop("detected_step", "detected_at"), on=["run_id", "signature", "rule", "is_enrolled"], how="left")
     loops = loops.with_columns(pl.lit(settings.rule_digest).alias("rule_digest"), pl.col("rule").alias("rule_version"))
+    loops = LOOPS.conform(loops)
+    steps = STEPS.conform(drift.world(built.steps))
+    findings = {
+        "loops": loops, "drifts": drift.drifts(steps, built.turns), "echoes": drift.echoes(steps, built.turns),
+        "ghosts": audits.ghosts(steps, built.guards, built.turns), "chases": audits.chases(steps, built.turns),
+        "bypasses": audits.bypasses(steps, built.guards, built.turns), "resets": audits.resets(steps, built.guards, built.turns),
+    }
+    evaluated = runs.evaluate(steps, built.turns, sessions, built.results, drift.frozen_stretches(steps), findings)
     return {
-        "steps": built.steps, "turns": built.turns, "sessions": sessions, "deliveries": built.deliveries,
-        "detections": built.detections, "guards": built.guards, "results": built.results,
-        "loops": LOOPS.conform(loops), "folded": built.folded,
+        "steps": steps, "turns": built.turns, "sessions": sessions, "deliveries": built.deliveries,
+        "detections": built.detections, "guards": built.guards, "results": built.results, **findings, "runs": evaluated,
+        "folded": built.folded,
     }
 
 

@@ -62,7 +62,7 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     facts = _session_facts(of("session"))
     numbers = _number_decisions(of("call"), of("turn"))
     steps = _steps(calls, facts, numbers)
-    turns = _turns(of("turn"), numbers)
+    turns = _turns(of("turn"), numbers, facts)
     sessions = _sessions(kept, steps, facts, _enrolment(kept))
     folded = pl.concat([folded, orphans])
     return Built(
@@ -289,8 +289,10 @@ def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _turns(turns: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-    return turns.with_columns(_turn_key()).join(numbers, on=["run_id", "turn_key"], how="inner")
+def _turns(turns: pl.DataFrame, numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    known = facts.select("session_id", pl.col("model").alias("model_known"))
+    numbered = turns.with_columns(_turn_key()).join(numbers, on=["run_id", "turn_key"], how="inner")
+    return numbered.join(known, on="session_id", how="left").with_columns(pl.coalesce("model", "model_known").alias("model"))
 
 
 def _enrolment(kept: pl.DataFrame) -> pl.DataFrame:
