@@ -170,8 +170,8 @@ def ghosts(steps: list[Step], has_guards: bool) -> list[dict[str, Any]]:
     for step in mine:
         first_of.setdefault(step["fingerprint"], step["step"])
     for group in groups:
-        acts = ("edit", "verify", "execute", "communicate", "operate", "other", "research")
-        is_ghost = not any(s["kind"] in acts for s in group)
+        acts = ("edit", "verify", "execute", "communicate", "operate", "other")
+        is_ghost = not any((s["kind"] in acts and s["outcome"] != "vetoed") or s["kind"] == "research" for s in group)
         new = sum(1 for s in group if first_of[s["fingerprint"]] == s["step"])
         facts.append((group, is_ghost, new))
     fires = [False] * len(facts)

@@ -8,7 +8,7 @@ import oracle_drift as oracle
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_drift import by_key, edit, frame_of, look, make, run, test_run
+from test_drift import by_key, edit, frame_of, look, make, run, checked
 
 from loopstats import audits, drift
 from loopstats.tables import GUARDS, RESETS, TABLES, TURNS
@@ -193,14 +193,14 @@ def test_a_reset_over_unproductive_steps() -> None:
     raised = guard("raise", 0, counter=3, step=0)
 
     def reasons(*steps: dict[str, Any], **more: Any) -> list[str]:
-        rows = run(test_run("m"), *steps)
+        rows = run(checked("m"), *steps)
         back = guard("reset", 1, counter=0, step=len(rows) - 1) | more
         return audits.resets(drift.world(frame_of(rows)), guard_frame([raised, back]), NO_TURNS)["reason"].to_list()
 
     assert reasons(look("a"), look("b")) == ["unproductive"]
     assert reasons(look("a"), edit("e")) == ["productive"]
-    assert reasons(test_run("other")) == ["productive"]
-    assert reasons(test_run("m")) == ["unproductive"]
+    assert reasons(checked("other")) == ["productive"]
+    assert reasons(checked("m")) == ["unproductive"]
     assert reasons({"kind": "execute", "fingerprint": "x"}) == ["unknown"], "what it did is not seen in a derived state"
     assert reasons(edit("e", outcome="failure")) == ["unproductive"]
     assert reasons(look("a"), counter=2) == [], "not back to zero"
@@ -245,6 +245,6 @@ def test_repairs_that_fail_and_guards_that_fall_silent() -> None:
 
 def test_a_counter_reset_is_counted_with_all_resets() -> None:
     records = [guard("raise", 0, counter=2, step=0), guard("reset", 1, counter=0, step=1), guard("raise", 2, counter=2, step=2), guard("reset", 3, counter=0, step=3)]
-    lines = audit_of(run(test_run("m"), look("a"), look("b"), edit("e")), *records)
+    lines = audit_of(run(checked("m"), look("a"), look("b"), edit("e")), *records)
     assert lines["clean-reset/1"] == (1, 2)
     assert RESETS.key == ("session_id", "guard")

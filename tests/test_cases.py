@@ -22,7 +22,7 @@ import pytest
 from lines import ingest, tables_of
 from loopstats.config import Settings
 
-CASES = Path(__file__).resolve().parent / "cases"
+CASES = sorted((Path(__file__).resolve().parent / "cases").glob("[0-9][0-9]-*.jsonl"))
 SL, STR = "strategy-loop/1", "repeat/1"
 
 
@@ -216,7 +216,7 @@ SESSIONS = [(case, session) for case, sessions in TABLE.items() for session in s
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
     lake = tmp_path_factory.mktemp("cases") / "lake"
-    assert ingest(lake, CASES, settings=Settings())["rejects"] == []
+    assert ingest(lake, *CASES, settings=Settings())["rejects"] == []
     return tables_of(lake)
 
 
@@ -227,7 +227,7 @@ def steps_of(tables: dict[str, pl.DataFrame], session: str) -> pl.DataFrame:
 def test_every_fixture_and_session_has_a_verdict(tables: dict[str, pl.DataFrame]) -> None:
     held = {(Path(file).stem, session) for file, session in tables["steps"].select("source_file", "session_id").rows()}
     assert held == set(SESSIONS)
-    assert {path.stem for path in CASES.glob("*.jsonl")} == set(TABLE)
+    assert {path.stem for path in CASES} == set(TABLE)
 
 
 @pytest.mark.parametrize(("case", "session"), SESSIONS)

@@ -182,34 +182,32 @@ def edit(content: str, target: str = "f", **more: Any) -> dict[str, Any]:
     return {"kind": "edit", "fingerprint": content, "target": target} | more
 
 
-def test_run(result: str | None, outcome: str = "failure", **more: Any) -> dict[str, Any]:
+def checked(result: str | None, outcome: str = "failure", **more: Any) -> dict[str, Any]:
     return {"kind": "verify", "fingerprint": "t", "outcome": outcome, "result": result} | more
 
 
-test_run.__test__ = False  # type: ignore[attr-defined]
-
 
 def test_healthy_cycles_are_no_drift() -> None:
-    cycle = list(itertools.chain.from_iterable((look("f"), edit(f"e{n}"), test_run("m")) for n in range(40)))
+    cycle = list(itertools.chain.from_iterable((look("f"), edit(f"e{n}"), checked("m")) for n in range(40)))
     assert found(run(*cycle)) == [], "the error stays, but the edits differ"
     assert found(run(*cycle), "drift/0") == []
-    moving = list(itertools.chain.from_iterable((look("f"), look("g"), test_run(f"m{n}")) for n in range(40)))
+    moving = list(itertools.chain.from_iterable((look("f"), look("g"), checked(f"m{n}")) for n in range(40)))
     assert found(run(*moving)) == [], "the masked error changes"
-    assert len(found(run(*(step for n in range(40) for step in (look("f"), look("g"), test_run("m")))))) == 1
+    assert len(found(run(*(step for n in range(40) for step in (look("f"), look("g"), checked("m")))))) == 1
 
 
 def test_case_7_one_file_written_again_and_again_with_the_same_bytes() -> None:
-    rows = run(*(step for _ in range(5) for step in (edit("e"), test_run("m"))))
+    rows = run(*(step for _ in range(5) for step in (edit("e"), checked("m"))))
     assert found(rows) == [(7, 9, "novelty")]
     known = drift.world(frame_of(rows))
     assert known["state_hash"].drop_nulls().n_unique() == 1 and known["state_hash"].null_count() == 1
     assert known["is_productive"].to_list() == [True, None, False, False, False, False, False, False, False, False]
-    three_files = run(*(step for n in range(5) for step in (edit(f"e{n}", f"f{n}"), test_run("m"))))
+    three_files = run(*(step for n in range(5) for step in (edit(f"e{n}", f"f{n}"), checked("m"))))
     assert found(three_files) == []
 
 
 def test_case_12_period_three_where_nothing_changes() -> None:
-    cycle = (look("f"), edit("e", outcome="failure", result="nomatch"), test_run("m"))
+    cycle = (look("f"), edit("e", outcome="failure", result="nomatch"), checked("m"))
     own = [dict(step, state="w") for step in cycle]
     assert found(run(*own * 3)) == [(8, 8, "state")]
     assert found(run(*cycle * 3)) == [], "derived, the state is known from the first test on: seven states are no window"
@@ -219,7 +217,7 @@ def test_case_12_period_three_where_nothing_changes() -> None:
 
 
 def test_case_18_edits_of_equal_length_and_folders_without_git_move_the_state() -> None:
-    rows = run(*(step for n in range(6) for step in (edit(f"bytes-{n % 2}"), {"kind": "execute", "fingerprint": "commit"}, test_run("m"))))
+    rows = run(*(step for n in range(6) for step in (edit(f"bytes-{n % 2}"), {"kind": "execute", "fingerprint": "commit"}, checked("m"))))
     assert found(rows) == [] and found(rows, "drift/0") == []
     states = drift.world(frame_of(rows))["state_hash"].drop_nulls()
     assert states.n_unique() == 2, "two contents, whatever their length"
@@ -235,14 +233,14 @@ def test_case_20_fresh_ids_and_path_flips_are_no_progress() -> None:
 
 
 def test_unknown_edits_and_silent_verifications_make_the_state_unknown_until_the_next_one() -> None:
-    rows = run(test_run("m"), edit("e", outcome="unknown"), look("a"), test_run("m"), test_run(None, "unknown"), look("a"), test_run("m"))
+    rows = run(checked("m"), edit("e", outcome="unknown"), look("a"), checked("m"), checked(None, "unknown"), look("a"), checked("m"))
     states = drift.world(frame_of(rows))["state_hash"].to_list()
     assert [state is None for state in states] == [False, True, True, False, True, True, False]
     assert states[0] != states[3] == states[6], "what an unknown edit left is not what was there before"
 
 
 def test_the_derived_state_is_one_value_on_every_machine() -> None:
-    (state,) = drift.world(frame_of(run(edit("e", "f"), test_run("m"))))["state_hash"].tail(1).to_list()
+    (state,) = drift.world(frame_of(run(edit("e", "f"), checked("m"))))["state_hash"].tail(1).to_list()
     verdict, content = (int(hashlib.sha256(text).hexdigest()[:16], 16) for text in (b"failure m", b"f\x1fe"))
     word = (verdict * 0x9E3779B97F4A7C15 + content) % 2**64
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64

@@ -51,7 +51,7 @@ def ghosts(steps: pl.DataFrame, guards: pl.DataFrame, turns: pl.DataFrame) -> pl
         guarded, on="run_id", how="left", maintain_order="left"
     ).with_columns(
         pl.struct("run_id", "fingerprint").is_first_distinct().alias("is_new"),
-        pl.col("cycle").is_not_null().any().over("run_id").alias("has_cycles"),
+        (pl.col("cycle").count().over("run_id") > 0).alias("has_cycles"),
         (is_attempt() | (pl.col("kind") == "research")).alias("is_seen"),
     ).with_columns(
         pl.when("has_cycles").then("c" + pl.col("cycle")).otherwise("d" + pl.col("decision").cast(pl.String)).alias("turn")
@@ -167,7 +167,7 @@ def _around_refusals(steps: pl.DataFrame) -> pl.DataFrame:
     mine = steps.filter((pl.col("actor") == "agent") & (pl.col("target") != ""))
     refused = mine.filter(pl.col("outcome") == "vetoed").select(
         "run_id", "target", pl.col("step").alias("first_step"), pl.col("tool").alias("refused_tool"),
-        pl.col("outcome_reason").alias("refused_by"), is_attempt().alias("was_attempt"),
+        pl.col("outcome_reason").alias("refused_by"), pl.col("kind").is_in(sorted(rule.ATTEMPTS)).alias("was_attempt"),
     )
     others = mine.filter(pl.col("outcome") == "success").select(
         "run_id", "target", "tool", pl.col("step").alias("last_step"), is_attempt().alias("is_done")
@@ -416,19 +416,18 @@ def _add_guard_findings(add: Callable[..., None], guards: pl.DataFrame, tables: 
 def silences(guards: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Guards that were silent for longer than their own interval while the run went on, and how many have an interval.
 
-    The interval is the longest time to live that the guard gave; without one, three times the median gap between its
-    records where there are at least three gaps. The time from its last record to the last step counts as a gap.
+    The interval is three times the gap that nine in ten of its gaps do not exceed, where there are at least three gaps:
+    a time to live is no promise to speak. The time from its last record to the last step counts as a gap.
     """
     ends = steps.group_by("run_id").agg(pl.col("ts").max().alias("end_at"))
     timed = guards.filter(pl.col("ts").is_not_null()).with_columns(pl.col("name").fill_null("")).sort("run_id", "name", "guard")
     gap = (pl.col("ts") - pl.col("ts").shift(1).over("run_id", "name")).dt.total_microseconds()
     per_guard = timed.with_columns(gap.alias("gap")).join(ends, on="run_id", how="left").group_by("run_id", "name", maintain_order=True).agg(
-        pl.col("session_id").first(), pl.col("ttl_s").max().alias("ttl_s"), pl.col("gap").drop_nulls().median().alias("median"),
+        pl.col("session_id").first(), pl.col("gap").drop_nulls().quantile(0.9, interpolation="lower").alias("usual"),
         pl.col("gap").drop_nulls().len().alias("count_gaps"), pl.col("gap").max().alias("longest"), pl.col("ts").max().alias("at"),
         (pl.col("end_at").first() - pl.col("ts").max()).dt.total_microseconds().alias("tail"), pl.col("step").last(),
     ).with_columns(
-        pl.when(pl.col("ttl_s").is_not_null()).then(pl.col("ttl_s") * 1_000_000)
-        .when(pl.col("count_gaps") >= SILENT_GAPS).then((pl.col("median") * SILENT_FACTOR).cast(pl.Int64)).alias("interval"),
+        pl.when(pl.col("count_gaps") >= SILENT_GAPS).then((pl.col("usual") * SILENT_FACTOR).cast(pl.Int64)).alias("interval"),
         pl.max_horizontal("longest", "tail").alias("silence"),
     ).filter(pl.col("interval").is_not_null())
     silent = per_guard.filter(pl.col("silence") > pl.col("interval")).with_columns(

@@ -59,16 +59,32 @@ def _until_success(attempts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _walk_end(frame: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The first step after the detection that is later than its maturity; no row where there is none."""
+    """The first step after the detection that is later than its maturity; no row where there is none.
+
+    Times need not rise along a run: the latest time so far finds the step, unless a step before the detection was
+    already later than the limit; only those loops are looked up step by step.
+    """
     latest = steps.group_by("run_id").agg(pl.col("ts").max().alias("latest"))
-    long_runs = frame.join(latest, on="run_id").filter(pl.col("latest") > pl.col("mature_at")).select(
-        LOOP, "run_id", "detected_step", "mature_at"
+    late = frame.join(latest, on="run_id").filter(pl.col("latest") > pl.col("mature_at")).select(
+        LOOP, "run_id", "detected_step", "mature_at", (pl.col("mature_at") + pl.duration(microseconds=1)).alias("limit")
     )
-    return (
-        long_runs.join(steps.select("run_id", "step", "ts"), on="run_id")
+    if not late.height:
+        return pl.DataFrame(schema={LOOP: late.schema[LOOP], "walk_end": pl.Int64()})
+    timed = steps.join(late.select("run_id").unique(), on="run_id", how="semi").filter(pl.col("ts").is_not_null()).sort("run_id", "step")
+    rising = (
+        timed.with_columns(pl.col("ts").cum_max().over("run_id").alias("limit"))
+        .unique(["run_id", "limit"], keep="first", maintain_order=True)
+        .select("run_id", "limit", pl.col("step").alias("walk_end")).sort("limit")
+    )
+    found = late.sort("limit").join_asof(rising, on="limit", by="run_id", strategy="forward", check_sortedness=False)
+    early = found.filter(pl.col("walk_end") <= pl.col("detected_step"))
+    exact = (
+        early.drop("walk_end").join(timed.select("run_id", "step", "ts"), on="run_id")
         .filter((pl.col("step") > pl.col("detected_step")) & (pl.col("ts") > pl.col("mature_at")))
         .group_by(LOOP).agg(pl.col("step").min().alias("walk_end"))
     )
+    plain = found.filter(pl.col("walk_end") > pl.col("detected_step")).select(LOOP, "walk_end")
+    return pl.concat([plain, exact])
 
 
 def _breaks(mine: pl.DataFrame) -> pl.DataFrame:
@@ -111,37 +127,80 @@ def _relapses(frame: pl.DataFrame, mine: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sidesteps(frame: pl.DataFrame, mine: pl.DataFrame, attempts: pl.DataFrame) -> pl.DataFrame:
-    """Unresolved loops with a success of another action on a target that was failing then."""
+    """Unresolved loops with a success of another action on a target that was failing then.
+
+    From every stretch in which a pair fails, the first success of another action on its target after the stretch's
+    first failure is enough; a stretch whose first such success belongs to the detection's own decision is looked at
+    success by success.
+    """
     open_loops = frame.filter(pl.col("outcome") == "unresolved").select(LOOP)
-    others = attempts.filter(pl.col("outcome") == "success").select(
-        "run_id", "target", pl.col("action").alias("other_action"), pl.col("step").alias("other_step"),
-        pl.col("decision").alias("other_decision"),
+    stretches = (
+        mine.join(open_loops, on=LOOP, how="semi")
+        .group_by(LOOP, "run_id", "action", "target", "healed_step", "detected_step", "detected_decision", "walk_end")
+        .agg(pl.col("step").min())
+        .with_columns(pl.max_horizontal("step", "detected_step").alias("start"))
     )
-    return (
-        mine.join(open_loops, on=LOOP).join(others, on=["run_id", "target"])
-        .filter(
-            (pl.col("other_action") != pl.col("action"))
-            & (pl.col("other_step") > pl.max_horizontal("step", "detected_step"))
-            & (pl.col("other_decision") != pl.col("detected_decision"))
-            & (pl.col("healed_step").is_null() | (pl.col("other_step") < pl.col("healed_step")))
-            & (pl.col("walk_end").is_null() | (pl.col("other_step") < pl.col("walk_end")))
+    successes = (
+        attempts.filter(pl.col("outcome") == "success")
+        .join(stretches.select("run_id", "target").unique(), on=["run_id", "target"], how="semi")
+        .sort("run_id", "target", "step")
+    )
+    is_change = (pl.col("action").shift(-1) != pl.col("action")).over("run_id", "target")
+    successes = successes.with_columns(
+        pl.when(is_change).then(pl.col("step").shift(-1).over("run_id", "target")).otherwise(None)
+        .backward_fill().over("run_id", "target").alias("next_other")
+    )
+    after = successes.select("run_id", "target", pl.col("step").alias("start"), pl.col("action").alias("next_action"), "next_other").sort("start")
+    found = (
+        stretches.with_columns((pl.col("start") + 1).alias("start")).sort("start")
+        .join_asof(after.with_columns(pl.col("start").alias("next_step")), on="start", by=["run_id", "target"], strategy="forward", check_sortedness=False)
+        .with_columns(
+            pl.when(pl.col("next_action") != pl.col("action")).then(pl.col("next_step")).otherwise(pl.col("next_other")).alias("other_step")
         )
-        .select(LOOP, pl.lit(True).alias("is_sidestepped")).unique()
+        .filter(pl.col("other_step").is_not_null() & _is_within("other_step"))
+        .join(
+            successes.select("run_id", pl.col("step").alias("other_step"), pl.col("decision").alias("other_decision")),
+            on=["run_id", "other_step"], how="left",
+        )
+    )
+    own = found.filter(pl.col("other_decision") == pl.col("detected_decision"))
+    looked = own.join(
+        successes.select("run_id", "target", pl.col("step").alias("later_step"), pl.col("action").alias("later_action"), pl.col("decision").alias("later_decision")),
+        on=["run_id", "target"],
+    ).filter(
+        (pl.col("later_step") >= pl.col("start")) & (pl.col("later_action") != pl.col("action"))
+        & (pl.col("later_decision") != pl.col("detected_decision")) & _is_within("later_step")
+    )
+    loops = pl.concat([found.filter(pl.col("other_decision") != pl.col("detected_decision")).select(LOOP), looked.select(LOOP)])
+    return loops.unique().with_columns(pl.lit(True).alias("is_sidestepped"))
+
+
+def _is_within(step: str) -> pl.Expr:
+    """Before the pair healed and before the walk ended."""
+    return (pl.col("healed_step").is_null() | (pl.col(step) < pl.col("healed_step"))) & (
+        pl.col("walk_end").is_null() | (pl.col(step) < pl.col("walk_end"))
     )
 
 
 def _horizons(frame: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Outcome within a number of attempts after the detection, its own decision left out, whatever the time."""
-    attempts = steps.filter(is_attempt() & (pl.col("outcome") != "vetoed")).select("run_id", "step", "decision")
+    attempts = (
+        steps.filter(is_attempt()).select("run_id", "step", "decision").sort("run_id", "step")
+        .with_columns(pl.int_range(1, pl.len() + 1).over("run_id").cast(pl.Int64).alias("attempts_so_far"))
+    )
+    decided = frame.filter(pl.col("final_step").is_not_null()).select(
+        LOOP, "run_id", "detected_step", "detected_decision", "final_step"
+    )
+    own = (
+        decided.join(attempts, left_on=["run_id", "detected_decision"], right_on=["run_id", "decision"])
+        .filter((pl.col("step") > pl.col("detected_step")) & (pl.col("step") <= pl.col("final_step")))
+        .group_by(LOOP).agg(pl.len().cast(pl.Int64).alias("own"))
+    )
     counted = (
-        frame.filter(pl.col("final_step").is_not_null())
-        .select(LOOP, "run_id", "detected_step", "detected_decision", "final_step")
-        .join(attempts, on="run_id")
-        .filter(
-            (pl.col("step") > pl.col("detected_step")) & (pl.col("step") <= pl.col("final_step"))
-            & (pl.col("decision") != pl.col("detected_decision"))
-        )
-        .group_by(LOOP).agg(pl.len().alias("attempts_to_final"))
+        decided.join(attempts.select("run_id", pl.col("step").alias("detected_step"), pl.col("attempts_so_far").alias("before")), on=["run_id", "detected_step"])
+        .join(attempts.select("run_id", pl.col("step").alias("final_step"), pl.col("attempts_so_far").alias("at")), on=["run_id", "final_step"])
+        .join(own, on=LOOP, how="left")
+        .select(LOOP, (pl.col("at") - pl.col("before") - pl.col("own").fill_null(0)).alias("attempts_to_final"))
     )
     frame = frame.join(counted, on=LOOP, how="left", maintain_order="left")
     return frame.with_columns([
@@ -164,18 +223,31 @@ def _times(frame: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 def _waste(frame: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
     """Tokens and cost of the turns after the detection's up to the outcome's, or to the end; each turn once a loop."""
-    parts = [pl.col(name).fill_null(0) for name in ("tokens_input", "tokens_output", "tokens_cache_read", "tokens_cache_write")]
-    is_counted = pl.any_horizontal([pl.col(name).is_not_null() for name in ("tokens_input", "tokens_output", "tokens_cache_read", "tokens_cache_write")])
-    spent = turns.select("run_id", "decision", pl.when(is_counted).then(pl.sum_horizontal(parts)).alias("tokens"), "cost_micros")
-    between = (
-        frame.select(LOOP, "run_id", "detected_decision", "outcome_decision").join(spent, on="run_id")
-        .filter(
-            (pl.col("decision") > pl.col("detected_decision"))
-            & (pl.col("outcome_decision").is_null() | (pl.col("decision") <= pl.col("outcome_decision")))
-        )
+    kinds = ("tokens_input", "tokens_output", "tokens_cache_read", "tokens_cache_write")
+    is_counted = pl.any_horizontal([pl.col(name).is_not_null() for name in kinds])
+    so_far = turns.sort("run_id", "decision").with_columns(
+        pl.sum_horizontal([pl.col(name).fill_null(0) for name in kinds]).cum_sum().over("run_id").alias("tokens"),
+        is_counted.cast(pl.Int64).cum_sum().over("run_id").alias("counted"),
+        pl.col("cost_micros").fill_null(0).cum_sum().over("run_id").alias("cost"),
+        pl.col("cost_micros").is_null().cast(pl.Int64).cum_sum().over("run_id").alias("unpriced"),
+        pl.int_range(1, pl.len() + 1).over("run_id").cast(pl.Int64).alias("turns"),
+    ).select("run_id", "decision", "tokens", "counted", "cost", "unpriced", "turns").sort("decision")
+    ends = frame.select(
+        LOOP, "run_id", "detected_decision", pl.coalesce("outcome_decision", pl.lit(2**62)).alias("last_decision")
     )
-    wasted = between.group_by(LOOP).agg(
-        pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()).alias("tokens_wasted"),
-        pl.when(pl.col("cost_micros").is_not_null().all()).then(pl.col("cost_micros").sum()).alias("cost_wasted_micros"),
+    spent = _at(_at(ends, so_far, "last_decision", ""), so_far, "detected_decision", "_before")
+    between = {name: pl.col(name).fill_null(0) - pl.col(f"{name}_before").fill_null(0) for name in ("tokens", "counted", "cost", "unpriced", "turns")}
+    wasted = spent.select(
+        LOOP,
+        pl.when(between["counted"] > 0).then(between["tokens"]).alias("tokens_wasted"),
+        pl.when((between["turns"] > 0) & (between["unpriced"] == 0)).then(between["cost"]).alias("cost_wasted_micros"),
     )
     return frame.join(wasted, on=LOOP, how="left", maintain_order="left")
+
+
+def _at(ends: pl.DataFrame, so_far: pl.DataFrame, decision: str, suffix: str) -> pl.DataFrame:
+    """The running sums of a run up to and with `decision`."""
+    sums = so_far.rename({name: f"{name}{suffix}" for name in so_far.columns if name not in ("run_id", "decision")})
+    return ends.sort(decision).join_asof(
+        sums, left_on=decision, right_on="decision", by="run_id", strategy="backward", check_sortedness=False
+    ).drop("decision", strict=False)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopstats import __version__
-from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, NothingError, UsageError
+from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, NothingError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -63,7 +63,42 @@ TOOL_COLUMNS = (
     "count_runs",
     "is_attempt",
 )
+HISTORY_COLUMNS = (
+    "as_of",
+    "scope",
+    "lift",
+    "nightly",
+    "verdict",
+    "revision",
+    "experiment",
+    "treated",
+    "holdout",
+    "since",
+    "reasons",
+)
+POWER_COLUMNS = (
+    "n",
+    "power_fixed",
+    "power_anytime",
+    "mde_fixed",
+    "mde_anytime",
+    "n_needed_fixed",
+    "n_needed_anytime",
+    "nights_to_n_star",
+    "nights",
+    "method",
+    "n_treated",
+    "n_holdout",
+)
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
+
+DRIFT_COLUMNS = ("run", "reason", "first_step", "detected_step", "length", "lead_steps", "tokens", "cost_micros", "tool", "detected_at", "rule", "harness", "model", "project")
+AUDIT_COLUMNS = ("finding", "rate", "unit", "about", "count_rows")
+AUDIT_ROW_COLUMNS = ("finding", "run", "step", "detail", "at")
+GROUP_COLUMNS = ("n", "solved", "n_judged", "steps_p50", "steps_p90", "tokens_p50", "runs_with_drifts", "runs_with_loops", "runs_with_echoes", "unverified", "n_edited", "right_endings", "n_endings", "false_claims", "n_claims")
+RUN_COLUMNS = ("run", "count_steps", "solved", "tokens", "distinct_ratio", "count_state_changes", "longest_frozen", "count_loops", "count_drifts", "count_echoes", "is_unverified", "last_verify", "ending", "claimed", "model", "project", "harness", "last_at")
+TIER_COLUMNS = ("tier", "name", "after_cycles", "runs_fired", "n_runs", "runs_in_log", "count_cleared", "cleared_first_by", "count_lifted", "steps_left", "tokens_left", "cost_left_micros", "n_priced")
+FAULT_COLUMNS = ("fault", "is_fault", "x", "n", "about", "detail", "run_id", "step")
 
 app = typer.Typer(
     name="loopstats",
@@ -360,6 +395,12 @@ def lift(
     experiment: Annotated[
         str | None, typer.Option("--experiment", metavar="NAME", help="Only this experiment, beside the replay.")
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Also write every scope's estimate to the lake, for the nightly history.")
+    ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="List the recorded nights; --since and --until choose them by as-of.")
+    ] = False,
     project: Project = None,
     model: Model = None,
     harness: Harness = None,
@@ -371,6 +412,12 @@ def lift(
 ) -> None:
     """Compare the break rates of the arms, with intervals and sample sizes."""
     answer = _answer(context, format_, json, output)
+    if record or history:
+        if by or project or model or harness or tool or where or (record and history):
+            raise UsageError("--record and --history take no split, no filter and not each other: a night is whole")
+        interval = _interval(context, since, until, as_of)
+        _history(answer, interval, experiment) if history else _record(answer, interval, experiment, all_)
+        return
     interval = _interval(context, since, until, as_of)
     given: Globals = context.obj
     snapshot = given.snapshot()
@@ -393,11 +440,60 @@ def lift(
         by=columns,
         where=chosen,
     )
+    _finish_lift(answer, readout, interval, settings, experiment, all_)
+
+
+def _finish_lift(
+    answer: Answer,
+    readout: Readout,
+    interval: Interval,
+    settings: Settings,
+    experiment: str | None,
+    is_all: bool,
+    is_record: bool = False,
+) -> None:
     if experiment is not None:
         readout = _only(readout, experiment)
-    _print_lift(answer, readout, interval, settings, all_)
+    _print_lift(answer, readout, interval, settings, is_all, is_record)
     if not any(e.headline.treated.n + e.headline.holdout.n + sum(e.pending) for e in readout.estimates):
         raise NothingError("no loops match")
+
+
+def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: bool) -> None:
+    """`lift --record`: what it prints in a data format leaves out what later events may still change."""
+    given = answer.context
+    if interval.as_of_us > now_us():
+        raise UsageError("--record: the as-of lies in the future, where outcomes are not known yet")
+    given.snapshot()
+    settings = given.settings()
+    from loopstats import run
+    from loopstats.store import Lake
+
+    readout, fresh = run.record_lift(
+        Lake(given.root),
+        settings,
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+    )
+    restated = int((fresh["revision"] > 0).sum())
+    given.note(f"recorded {fresh.height - restated} new and {restated} restated of {len(readout.estimates)} estimates")
+    _finish_lift(answer, readout, interval, settings, experiment, is_all, is_record=True)
+
+
+def _history(answer: Answer, interval: Interval, experiment: str | None) -> None:
+    from loopstats import run
+
+    frame = run.lift_history(
+        answer.context.snapshot(),
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+        experiment=experiment,
+    )
+    envelope = _envelope(answer, "lift_history", interval, answer.context.settings())
+    shown = run.shown_history(frame) if answer.is_plain_table else frame
+    _write_or_nothing(answer, shown, envelope, HISTORY_COLUMNS, "recorded nights")
 
 
 def _only(readout: Readout, experiment: str) -> Readout:
@@ -415,13 +511,15 @@ def _only(readout: Readout, experiment: str) -> Readout:
     )
 
 
-def _print_lift(answer: Answer, readout: Readout, interval: Interval, settings: Settings, is_all: bool) -> None:
+def _print_lift(
+    answer: Answer, readout: Readout, interval: Interval, settings: Settings, is_all: bool, is_record: bool
+) -> None:
     from loopstats import output, report
 
     if answer.is_plain_table:
         answer.pieces([report.lift_text(readout, answer.layout().width, all=is_all).rstrip("\n").encode() + b"\n"])
         return
-    body = readout.to_json(interval.tz)
+    body = readout.to_json(interval.tz, with_known_now=not is_record)
     if answer.format_name == "json":
         answer.pieces([output.canonical(body).encode() + b"\n"])
     elif answer.format_name == "jsonl":
@@ -493,6 +591,150 @@ def tools(
         given.note(warning)
 
 
+simulate_app = typer.Typer(
+    help="Simulate: the lake's loops under other salts, logs with a planted lift, power.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(simulate_app, name="simulate")
+
+Seed = Annotated[int, typer.Option("--seed", metavar="S", help="Same seed, same bytes.")]
+ShareBp = Annotated[int, typer.Option("--share-bp", metavar="BP", help="Treated share in basis points.")]
+NStar = Annotated[int, typer.Option("--n-star", metavar="N", help="Planned total of the experiment.")]
+Base = Annotated[float, typer.Option("--base", metavar="P", help="Break rate of the holdout.")]
+Effect = Annotated[float, typer.Option("--lift", metavar="D", help="What the intervention adds to it.")]
+
+
+@simulate_app.command("aa")
+def simulate_aa(
+    context: typer.Context,
+    salts: Annotated[int, typer.Option("--salts", metavar="N", min=1, help="How many salts.")] = 1000,
+    seed: Seed = 1,
+    share_bp: Annotated[
+        int, typer.Option("--share-bp", metavar="BP", min=1, max=9999, help="Treated share in basis points.")
+    ] = 5000,
+    n_star: Annotated[int, typer.Option("--n-star", metavar="N", min=10, help="Planned total.")] = 200,
+    as_of: AsOf = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Assign the lake's own loops anew by other salts: every verdict is a false one."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, None, None, as_of)
+    given: Globals = context.obj
+    snapshot = given.snapshot()
+    from loopstats import simulate
+
+    with _progress(given) as progress:
+        frame = simulate.aa(
+            snapshot.read("loops"),
+            salts=salts,
+            seed=seed,
+            as_of_us=interval.as_of_us,
+            share_bp=share_bp,
+            n_star=n_star,
+            progress=progress,
+        )
+    answer.rows(frame, _envelope(answer, "simulate_aa", interval, given.settings()), answer.layout())
+
+
+@simulate_app.command("planted")
+def simulate_planted(
+    context: typer.Context,
+    lift: Effect = 0.15,
+    base: Base = 0.4,
+    loops: Annotated[int, typer.Option("--loops", metavar="N", help="How many loops.")] = 400,
+    loops_per_session: Annotated[int, typer.Option("--loops-per-session", metavar="N", help="Of one session.")] = 3,
+    seed: Seed = 1,
+    share_bp: ShareBp = 5000,
+    icc: Annotated[float, typer.Option("--icc", metavar="R", help="Correlation of loops of one session.")] = 0.0,
+    attrition: Annotated[
+        float, typer.Option("--attrition", metavar="P", help="Share of recurring loops whose session ends instead.")
+    ] = 0.0,
+    attrition_treated: Annotated[
+        float | None, typer.Option("--attrition-treated", metavar="P", help="The same for treated loops, if different.")
+    ] = None,
+    noncompliance: Annotated[
+        float, typer.Option("--noncompliance", metavar="P", help="Share of treated loops without a delivery.")
+    ] = 0.0,
+    interference: Annotated[
+        float, typer.Option("--interference", metavar="P", help="Share of the lift that reaches later loops.")
+    ] = 0.0,
+    late: Annotated[float, typer.Option("--late", metavar="P", help="Share of breaks that come after maturity.")] = 0.0,
+    maturity: Annotated[float, typer.Option("--maturity", metavar="HOURS", help="Maturity time.")] = 24.0,
+    nights: Annotated[int, typer.Option("--nights", metavar="N", help="Over how many nights.")] = 30,
+    n_star: NStar = 200,
+    folder: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Keep logs, truth.json and settings here.")
+    ] = None,
+    format_: Format = None,
+    json: Json = False,
+) -> None:
+    """Write logs with a known lift, run the whole line on them, and hold the estimate against the truth."""
+    from loopstats import simulate
+    from loopstats.when import Interval
+
+    answer = _answer(context, format_, json, None)
+    world = simulate.World(
+        seed=seed,
+        lift=lift,
+        base=base,
+        loops=loops,
+        loops_per_session=loops_per_session,
+        share_bp=share_bp,
+        icc=icc,
+        attrition=attrition,
+        attrition_treated=attrition if attrition_treated is None else attrition_treated,
+        noncompliance=noncompliance,
+        interference=interference,
+        late=late,
+        maturity_hours=maturity,
+        nights=nights,
+        n_star=n_star,
+    )
+    frame = simulate.planted(world, folder)[1]
+    interval = Interval(world.as_of_us, None, None, "UTC")
+    answer.rows(frame, _envelope(answer, "simulate_planted", interval, world.settings), answer.layout())
+    if folder is not None:
+        answer.context.note(f"logs in {folder / simulate.LOGS}, truth in {folder / simulate.TRUTH}")
+
+
+@simulate_app.command("power")
+def simulate_power(
+    context: typer.Context,
+    sizes: Annotated[
+        list[int] | None, typer.Option("--n", metavar="N", min=2, help="Loops of both arms together (repeatable).")
+    ] = None,
+    base: Base = 0.4,
+    lift: Effect = 0.15,
+    share_bp: ShareBp = 5000,
+    n_star: NStar = 200,
+    deff: Annotated[float, typer.Option("--deff", metavar="X", help="Design effect of the sessions.")] = 1.0,
+    loops_per_night: Annotated[
+        float | None, typer.Option("--loops-per-night", metavar="X", help="Pace, for the nights it takes.")
+    ] = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Say what a number of loops can show: power, smallest lift found, loops and nights needed."""
+    answer = _answer(context, format_, json, output)
+    from loopstats import simulate
+
+    frame = simulate.power(
+        sizes or [100, 200, 400, 800],
+        base=base,
+        lift=lift,
+        share_bp=share_bp,
+        n_star=n_star,
+        deff=deff,
+        loops_per_night=loops_per_night,
+    )
+    _write_static(answer, "simulate_power", frame, POWER_COLUMNS)
+
+
 @app.command()
 def sql(
     context: typer.Context,
@@ -549,12 +791,196 @@ def schema(
     _write_static(answer, "schema", query.schema_tables() if table is None else query.schema_columns(table))
 
 
-def _write_static(answer: Answer, command: str, frame: pl.DataFrame) -> None:
+@app.command(name="drift")
+def drift_(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also the rows of drift/0, the rule kept for comparison.")] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List where runs turned in circles, newest first: reason, onset, length, cost and lead time."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings, query
+
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame, text = findings.drifts(tables, interval, _filters(project, model, harness, tool, where), all_)
+    envelope = _envelope(answer, "drift", interval, answer.context.settings(), (text,))
+    shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
+    answer.context.note(text)
+    _write_or_nothing(answer, shown, envelope, DRIFT_COLUMNS, "drifts")
+
+
+@app.command()
+def audit(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    all_: Annotated[bool, typer.Option("--all", help="One row a finding instead of one line a kind.")] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Audit agents and their safety net: one line a kind of finding with its n, over the runs that ended in the interval."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings, query
+
+    tables = findings.chosen(
+        findings.tables_as_of(snapshot, interval.as_of_us), interval, _filters(project, model, harness, None, where)
+    )
+    if not tables["runs"].height:
+        raise NothingError("no runs match")
+    frame = findings.audit(tables, all_)
+    shown = query.shortened_run(frame, SHORT_ID) if all_ and answer.is_plain_table else frame
+    envelope = _envelope(answer, "audit", interval, answer.context.settings())
+    _write_or_nothing(answer, shown, envelope, AUDIT_ROW_COLUMNS if all_ else AUDIT_COLUMNS, "findings")
+
+
+@app.command()
+def waste(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    by: Annotated[list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="week, tool, project, model, harness, group or rule.")] = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Sum tokens and cost from detection or onset to outcome or end, each turn once, with the coverage of prices."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings
+
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame, text = findings.wasted(tables, interval, _filters(project, model, harness, tool, where), _names(by))
+    answer.context.note(text)
+    envelope = _envelope(answer, "waste", interval, answer.context.settings(), (text,))
+    _write_or_nothing(answer, frame, envelope, (), "turns")
+
+
+@app.command()
+def runs(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    by: Annotated[list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="Distributions per version, model, group, harness, project, format, task or bait.")] = None,
+    compare: Annotated[tuple[str, str] | None, typer.Option("--compare", metavar="A B", help="Compare two values of the one column of --by (or period: START..END); exit 5 where runs of B are longer and are not shown to solve more.")] = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Evaluate the runs that ended in the interval: each, per group, or one group against another."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings, query, when
+    from loopstats import compare as comparing
+
+    names = _names(by)
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame = findings.chosen(tables, interval, _filters(project, model, harness, None, where))["runs"]
+    settings = answer.context.settings()
+    text = f"false claims of success {comparing.false_claims(frame)}" + "".join(
+        f"; right endings of {bait} {rate}" for bait, rate in comparing.endings(frame)
+    )
+    answer.context.note(text)
+    envelope = _envelope(answer, "runs", interval, settings, (text,))
+    if compare is not None:
+        if len(names) > 1:
+            raise UsageError("runs --compare: give one column with --by, e.g. --by model")
+        done = findings.compared(frame, *compare, names[0] if names else "group", interval, when.zone_of(interval.tz))
+        from loopstats import output as writing
+
+        answer.rows(writing.frame_of_objects([done.to_row()]), envelope, answer.layout())
+        if done.is_failed:
+            answer.context.note(f"gate failed: {', '.join(done.reasons)}")
+            raise typer.Exit(FINDING)
+        return
+    if names:
+        _write_or_nothing(answer, comparing.distributions(frame, names), envelope, (*names, *GROUP_COLUMNS), "runs")
+        return
+    frame = frame.sort("last_at", "run_id", descending=[True, False], nulls_last=True)
+    shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
+    _write_or_nothing(answer, shown, envelope, RUN_COLUMNS, "runs")
+
+
+@app.command()
+def ladder(
+    context: typer.Context,
+    policy: Annotated[Path, typer.Argument(metavar="POLICY.toml", help="A policy, or the name of a packaged one: careful or faulty.")],
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    faults: Annotated[bool, typer.Option("--faults", help="Only the faults of the policy, as rows.")] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Replay the four tiers of a policy on the runs that ended in the interval, and name the faults of the policy."""
+    answer = _answer(context, format_, json, output)
+    interval = _interval(context, since, until, as_of)
+    from loopstats import findings
+    from loopstats import ladder as climbing
+
+    given = climbing.load(policy)
+    snapshot = answer.context.snapshot()
+    tables = findings.chosen(
+        findings.tables_as_of(snapshot, interval.as_of_us), interval, _filters(project, model, harness, None, where)
+    )
+    if not tables["steps"].height:
+        raise NothingError("no runs match")
+    tiers, faults_found, text = findings.climbed(given, tables)
+    answer.context.note(text)
+    envelope = _envelope(answer, "ladder", interval, answer.context.settings(), (text,))
+    if not faults:
+        answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
+    if faults or answer.is_plain_table and answer.path is None:
+        answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
+
+
+def _names(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for item in given or () for name in item.split(",") if name.strip())
+
+
+def _write_static(answer: Answer, command: str, frame: pl.DataFrame, columns: tuple[str, ...] = ()) -> None:
     from loopstats.output import Envelope
     from loopstats.when import iso
 
     envelope = Envelope(command, iso(now_us()), answer.context.tz, answer.context.settings().rule_digest)
-    answer.rows(frame, envelope, answer.layout())
+    answer.rows(frame, envelope, answer.layout(columns))
 
 
 def _write_or_nothing(

@@ -26,7 +26,6 @@ from hashlib import sha256
 
 from loopstats import answers, rule
 from loopstats.answers import AFTER_BATCH, AFTER_CALL, as_dict, as_int, as_str, is_codex
-from loopstats.hook import TOKEN, config_files, user_folder
 from loopstats.provocations import provocation
 
 TYPE_CHECKING = False
@@ -58,6 +57,10 @@ LEAD_US = 1_000_000
 DAY_S = 86_400
 
 
+class Fault(Exception):
+    """A fault that this program names itself; the word goes into its log, so it never holds anything of an event."""
+
+
 class Terms:
     """What the hook goes by: the experiment (token or `[hook]`), the user's tool rows, the spool and its ways."""
 
@@ -74,39 +77,40 @@ class Terms:
     rows: dict[str, str]
 
 
-def read_terms(env: dict[str, str]) -> Terms | None:
-    """The terms in force; None without an experiment. Raises ValueError where they are of the wrong shape.
+def read_terms(env: dict[str, str], token: str | None, files: list[str], folder: str) -> Terms | None:
+    """The terms in force; None without an experiment. Raises Fault or ValueError where they are of the wrong shape.
+
+    `token`: the experiment as JSON, before `files`, the configuration files with the user's first. `folder`: the
+    user's data folder.
 
     A folder's `loopstats.toml` may name the experiment and tool rows; where files go and which texts are shown is
     taken from the user's own settings only, since a checked-out folder is not to be trusted with that.
     """
     hook: dict[str, Any] = {}
     rows: dict[str, str] = {}
-    files = config_files(env)
     for path in files:
         section, tools = _read_config(path)
         if path == "loopstats.toml":
             section = {key: value for key, value in section.items() if key not in ("spool", "texts", "fsync")}
         hook.update(section)
         rows.update({tool: kind for tool, kind in tools.items() if isinstance(kind, str)})
-    token = env.get(TOKEN)
     if token:
         told = json.loads(token)
         if not isinstance(told, dict):
-            raise ValueError("token")
+            raise Fault("token")
         hook.update(told)
     experiment, salt, share = hook.get("experiment"), hook.get("salt"), hook.get("share_bp", rule.SHARE_BP_DEFAULT)
     if experiment is None and salt is None:
         return None
     if not isinstance(experiment, str) or not experiment or not isinstance(salt, str) or "|" in salt:
-        raise ValueError("experiment")
+        raise Fault("experiment")
     if not isinstance(share, int) or isinstance(share, bool) or not 0 < share < 10_000:
-        raise ValueError("share_bp")
+        raise Fault("share_bp")
     terms = Terms()
     terms.experiment, terms.salt, terms.share_bp, terms.rows = experiment, salt, share, rows
     terms.salt_id = rule.salt_id(salt)
     terms.epoch = as_str(hook.get("epoch"))
-    terms.spool = env.get("LOOPSTATS_SPOOL") or as_str(hook.get("spool")) or f"{user_folder('data', env)}/spool"
+    terms.spool = env.get("LOOPSTATS_SPOOL") or as_str(hook.get("spool")) or f"{folder}/spool"
     terms.texts = env.get("LOOPSTATS_TEXTS") or as_str(hook.get("texts"))
     terms.has_fsync = env.get("LOOPSTATS_FSYNC", "") not in ("", "0") or hook.get("fsync") is True
     return terms
@@ -126,22 +130,25 @@ def _read_config(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 # --- one event ---------------------------------------------------------------------------------------------------
 
 
-def serve(arguments: list[str], env: dict[str, str]) -> None:
-    """Read one event from stdin and answer it on stdout; returns whatever happens."""
+def serve(arguments: list[str], env: dict[str, str], token: str | None, files: list[str], folder: str) -> None:
+    """Read one event from stdin and answer it on stdout; returns whatever happens.
+
+    `arguments` may name the agent; the rest is what `read_terms` takes.
+    """
     agent = next((name for name in AGENTS if name in arguments), "")
-    spool = env.get("LOOPSTATS_SPOOL") or f"{user_folder('data', env)}/spool"
+    spool = env.get("LOOPSTATS_SPOOL") or f"{folder}/spool"
     try:
         _mind_signals(spool)
         data = _read_all()
-        terms = read_terms(env)
+        terms = read_terms(env, token, files, folder)
         if terms is None:
             return
         spool = terms.spool
         if data is None:
-            raise ValueError("payload_too_large")
+            raise Fault("payload_too_large")
         record = json.loads(data.decode("utf-8-sig", "replace"))
         if not isinstance(record, dict):
-            raise ValueError("not_an_object")
+            raise Fault("not_an_object")
         _hold_signals()
         for answer, is_treated in handle(record, agent, terms, time.time_ns() // 1000):
             _say(answer, is_treated)
@@ -162,7 +169,7 @@ def _mind_signals(spool: str) -> None:
     signals = _signals()
 
     def leave(number: int, _frame: object) -> None:
-        note(spool, "", InterruptedError(f"signal {number}"), {})
+        note(spool, "", Fault(f"signal {number}"), {})
         os._exit(0)
 
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM"):
@@ -202,11 +209,11 @@ def _say(answer: bytes, is_treated: bool) -> None:
 def handle(record: dict[str, Any], agent: str, terms: Terms, now_us: int) -> list[tuple[bytes, bool]]:
     """Take in one event; the answer with whether its arm is treated, at most one.
 
-    `now_us`: microseconds since 1970, UTC. Raises OSError and ValueError; what was recorded until then stands.
+    `now_us`: microseconds since 1970, UTC. Raises OSError and Fault; what was recorded until then stands.
     """
     session = as_str(record.get("session_id"))
     if not session:
-        raise ValueError("no_session")
+        raise Fault("no_session")
     event = as_str(record.get("hook_event_name")) or ""
     agent = agent or ("codex" if is_codex(record) else "claude-code")
     calls = answers.rejections(record) if event == AFTER_BATCH else [record] if event in AFTER_CALL else []
@@ -254,11 +261,11 @@ class Step:
 def judge(record: dict[str, Any], call_id: str, base: str | None, rows: dict[str, str]) -> Step:
     """What one call was and came to: `formats.Emit` and `steps.build` in one, for one input after a call.
 
-    `base`: the session's first working directory, masked. Raises ValueError where no tool is named.
+    `base`: the session's first working directory, masked. Raises Fault where no tool is named.
     """
     tool = as_str(record.get("tool_name"))
     if not tool:
-        raise ValueError("no_tool")
+        raise Fault("no_tool")
     arguments, cwd = record.get("tool_input"), as_str(record.get("cwd"))
     if is_codex(record):
         named = as_dict(arguments)
@@ -410,7 +417,7 @@ class Session:
         """Arm, exposure and text of a strategy loop; None where the session is in another experiment by now."""
         meta, terms, signature = self._meta, self._terms, step.signature or ""
         if (meta["experiment"], meta["salt_id"]) != (terms.experiment, terms.salt_id):
-            note(terms.spool, self._harness, ValueError("experiment_changed"), {})
+            note(terms.spool, self._harness, Fault("experiment_changed"), {})
             return None
         run_id = self._session if agent is None else f"{self._session}/{agent}"
         points = rule.arm_bp(terms.salt, run_id, signature)
@@ -624,12 +631,12 @@ def _make_folder(path: str) -> None:
 
 
 def _wait_for(file: int) -> None:
-    """Take the lock, or raise TimeoutError when others hold it for too long."""
+    """Take the lock, or raise a Fault when others hold it for too long."""
     until = time.monotonic() + PATIENCE_S
     pause = 0.001
     while not _is_locked(file):
         if time.monotonic() > until:
-            raise TimeoutError("lock")
+            raise Fault("lock_timeout")
         time.sleep(pause)
         pause = min(pause * 2, 0.02)
 
@@ -760,11 +767,7 @@ def _fault(error: BaseException) -> str:
         import errno
 
         return errno.errorcode.get(error.errno, "OSError")
-    if type(error) in (ValueError, TimeoutError, InterruptedError) and len(error.args) == 1:
-        word = str(error.args[0])
-        if len(word) <= 24 and word.replace("_", "").replace(" ", "").isalnum():
-            return word
-    return type(error).__name__
+    return str(error) if isinstance(error, Fault) else type(error).__name__
 
 
 def fault_folders(spool: str, env: dict[str, str]) -> tuple[str, str]:

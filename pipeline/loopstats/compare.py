@@ -21,7 +21,7 @@ from loopstats.errors import UsageError
 from loopstats.estimate import Rate
 from loopstats.tables import STR
 
-GROUPS = ("version", "model", "group", "harness", "project", "format", "task")
+GROUPS = ("version", "model", "group", "harness", "project", "format", "task", "bait")
 DRAWS = 2_000
 SEED = 2013
 MIN_CLUSTERS = 10
@@ -53,6 +53,10 @@ def distributions(runs: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
             "loops", "repeats", "drifts", "echoes", "ghosts", "chases", "bypasses", "clean_resets")],
         pl.col("is_unverified").fill_null(False).sum().cast(pl.Int64).alias("unverified"),
         pl.col("is_unverified").is_not_null().sum().cast(pl.Int64).alias("n_edited"),
+        _is_right_ending().sum().cast(pl.Int64).alias("right_endings"),
+        _is_right_ending().count().cast(pl.Int64).alias("n_endings"),
+        _is_false_claim().sum().cast(pl.Int64).alias("false_claims"),
+        _is_false_claim().count().cast(pl.Int64).alias("n_claims"),
     ]
     if not by:
         return counted.select(totals)
@@ -200,16 +204,24 @@ def _weighted_quantile(values: Floats, weights: Ints, q: float) -> float:
     return low + (high - low) * (place - below)
 
 
+def _is_right_ending() -> pl.Expr:
+    """Null where the ending or the right one is not known."""
+    return pl.col("ending") == pl.col("expected_ending")
+
+
+def _is_false_claim() -> pl.Expr:
+    """Null where the run did not say that it had succeeded, or nobody outside judged it."""
+    return pl.when(pl.col("claimed").fill_null(False)).then(~pl.col("solved"))
+
+
 def endings(runs: pl.DataFrame) -> list[tuple[str, Rate]]:
     """Share of right endings by bait label, among runs whose ending and right ending are both known."""
-    judged = runs.filter(pl.col("bait").is_not_null() & pl.col("expected_ending").is_not_null() & pl.col("ending").is_not_null())
-    counts = judged.group_by("bait").agg(
-        (pl.col("ending") == pl.col("expected_ending")).sum().alias("x"), pl.len().alias("n")
-    ).sort("bait")
+    counts = runs.filter(pl.col("bait").is_not_null()).group_by("bait").agg(
+        _is_right_ending().sum().alias("x"), _is_right_ending().count().alias("n")
+    ).filter(pl.col("n") > 0).sort("bait")
     return [(bait, Rate(int(x), int(n))) for bait, x, n in counts.iter_rows()]
 
 
 def false_claims(runs: pl.DataFrame) -> Rate:
     """Runs that said they had succeeded and had not, among those that said so and were judged from outside."""
-    claimed = runs.filter(pl.col("claimed").fill_null(False) & pl.col("solved").is_not_null())
-    return Rate(int((~claimed["solved"]).sum()), claimed.height)
+    return Rate(*(int(runs.select(part).item()) for part in (_is_false_claim().sum(), _is_false_claim().count())))

@@ -65,7 +65,7 @@ def world(steps: pl.DataFrame) -> pl.DataFrame:
     verdicts = _words(frame["verdict"])
     is_known = (last_verify >= 0) & frame["verdict"].is_not_null().to_numpy()[last_verify] & (last_blind <= last_verify)
     derived = pl.Series("derived", _hex(_mixed(verdicts[last_verify], content)), dtype=pl.String)
-    is_own = pl.col("state_hash").is_not_null().any().over("run_id")
+    is_own = (pl.col("state_hash").count().over("run_id") > 0)
     frame = frame.with_columns(
         derived, pl.Series("is_known", is_known), pl.Series("is_content_new", changes != 0), is_own.alias("is_own"),
     ).with_columns(
@@ -291,7 +291,7 @@ def _spend_on_turns(found: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
     cost = asked.join(
         turns.select("run_id", pl.col("decision").alias("decisions"), tokens_of_turn(), "cost_micros"), on=["run_id", "decisions"]
     ).group_by("found_row").agg(
-        pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()).alias("tokens"),
+        pl.when(pl.col("tokens").count() > 0).then(pl.col("tokens").sum()).alias("tokens"),
         pl.when(pl.col("cost_micros").is_not_null().all()).then(pl.col("cost_micros").sum()).alias("cost_micros"),
     )
     return listed.join(cost, on="found_row", how="left", maintain_order="left").drop("found_row", "decisions")

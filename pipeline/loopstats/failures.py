@@ -1185,6 +1185,12 @@ def mask_secrets(text: str) -> str:
     return _masked_secrets(text, "<secret>")
 
 
+def is_known_secret(text: str) -> bool:
+    """Whether the text holds a key of a known provider: what even an id may not carry, though ids look random."""
+    low = _lowered(text)
+    return any(sign in low for sign in SECRET_PREFIXES) and _rx("secret_prefix").search(text) is not None
+
+
 # --- masks --------------------------------------------------------------------------------------------------------
 
 _KEPT = {ord("0") + digit: 0xE010 + digit for digit in range(10)}

@@ -71,7 +71,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         from loopstats import collector
 
-        collector.serve(sys.argv[1:] if arguments is None else arguments, env)
+        collector.serve(
+            sys.argv[1:] if arguments is None else arguments, env, env.get(TOKEN), config_files(env),
+            user_folder("data", env),
+        )
     except BaseException:
         return 0
     return 0

@@ -13,6 +13,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,9 +37,11 @@ INFLATE_STEP = 1 << 20
 DOCUMENT_CAP = 1 << 30
 HEAD_BYTES = 256 << 10
 HEAD_RECORDS = 20
+INT64 = 1 << 63
 TAIL_BYTES = 4096
 ESCAPED = "escaped:"
-SKIPPED_FOLDERS = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+SKIPPED_FOLDERS = frozenset({".git", ".hook", "node_modules", "__pycache__", ".venv"})
+_JSON_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[\[{"0-9-])')
 _SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
 
 
@@ -99,21 +102,23 @@ def _real(path: str) -> str:
     return path.removeprefix(ESCAPED).encode().decode("unicode_escape") if path.startswith(ESCAPED) else path
 
 
-def _walk(folder: Path, shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
-    try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
-        refused.append((shown, "unreadable_folder"))
-        return
-    for entry in entries:
-        name = f"{shown.rstrip('/')}/{entry.name}"
-        if entry.is_symlink():
-            refused.append((name, "link"))
-        elif entry.is_dir(follow_symlinks=False):
-            if entry.name not in SKIPPED_FOLDERS:
-                yield from _walk(Path(entry.path), name, refused)
-        else:
-            yield Path(entry.path), name
+def _walk(top: Path, top_shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
+    todo = [(top, top_shown)]
+    while todo:
+        folder, shown = todo.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            refused.append((shown, "unreadable_folder"))
+            continue
+        for entry in entries:
+            name = f"{shown.rstrip('/')}/{entry.name}"
+            if entry.is_symlink():
+                refused.append((name, "link"))
+            elif not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path), name
+            elif entry.name not in SKIPPED_FOLDERS:
+                todo.append((Path(entry.path), name))
 
 
 def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refused: list[tuple[str, str]]) -> None:
@@ -127,7 +132,7 @@ def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refus
         return
     kept = _kept(str(path))
     found.setdefault(
-        kept, Found(kept, _shown(shown), status.st_size, status.st_mtime_ns, status.st_ino, is_named)
+        kept, Found(kept, _shown(shown), status.st_size, status.st_mtime_ns, status.st_ino & (INT64 - 1), is_named)
     )
 
 
@@ -218,9 +223,11 @@ def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[
         lines = data.split(b"\n")
         is_cut = len(data) >= HEAD_BYTES
         usable = [line for line in (lines[:-1] if is_cut and len(lines) > 1 else lines) if line.strip()]
-        for line in usable[: HEAD_RECORDS * 3]:
+        for line in usable:
             with contextlib.suppress(Reject):
                 records.extend(decode_line(line)[0])
+            if len(records) >= HEAD_RECORDS:
+                break
         start = text.lstrip()[:1]
         is_single = len(usable) == 1 and len(records) == 1
         if start in ("{", "[") and (is_single or not records or start == "["):
@@ -239,12 +246,12 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
     `before` is the ledger's row of the file (None: never seen). Raises OSError only for a file that cannot be opened.
     """
     with _open(found.path) as file:
-        raw_head = file.read(HEAD_BYTES)
+        raw_head = _head_bytes(file)
         file.seek(0)
         stream, capped = _inflate(file, found.size_bytes)
         is_broken = False
         if capped is not None:
-            raw_head = stream.read(HEAD_BYTES)
+            raw_head = _head_bytes(stream)
             is_broken = capped.is_broken
             file.seek(0)
             stream, capped = _inflate(file, found.size_bytes)
@@ -271,6 +278,8 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
             digest = hashlib.sha256(raw_head).hexdigest()
             unknown: list[tuple[int, int, int, str, str | None]] = [(source_id, 0, 0, reason, digest)] if reason else []
             row |= {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
+            if reason == "unknown_format" and capped is None and b"\n" not in raw_head:
+                return Reading(row | {"count_waiting": 1}, {})
             return Reading(row, {}, unknown)
         fmt = fmt_or_none
         row |= {"format": fmt.name, "is_experimental": int(fmt.is_experimental)}
@@ -286,14 +295,19 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
         return _read_lines(found, stream, capped, fmt, row, source_id, tool_rows)
 
 
+def _head_bytes(stream: BinaryIO) -> bytes:
+    """The first bytes; where they hold no whole line, on to the end of the first."""
+    head = stream.read(HEAD_BYTES)
+    return head + stream.readline(LINE_CAP) if len(head) == HEAD_BYTES and b"\n" not in head else head
+
+
 def _why_unknown(head: bytes, is_named: bool) -> str | None:
     """Reason for a file that no format fits; None for one that is plainly no log and was not asked for by name."""
     if not head.strip():
         return None
     if head.startswith(b"version https://git-lfs"):
         return "git_lfs_pointer"
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-    if start in (b"{", b"["):
+    if _JSON_START.match(head) or b'\n{"' in head:
         return "unknown_format"
     if b"\x00" in head[:4096]:
         return "binary" if is_named else None
@@ -389,9 +403,9 @@ def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: For
             number -= 0 if is_open else 1
             break
         if not order_sha:
-            order_sha = hashlib.sha256(line).hexdigest()
+            order_sha = hashlib.sha256(line.removesuffix(b"\r")).hexdigest()
         if fmt.needs_chain:
-            chain = hashlib.blake2b(chain.encode() + line, digest_size=16).hexdigest()
+            chain = hashlib.blake2b(chain.encode() + line.removesuffix(b"\r"), digest_size=16).hexdigest()
             emit.chain = chain
         if objects is not None:
             if not objects:
@@ -476,6 +490,17 @@ def _read_container(found: Found, fmt: Format, row: dict[str, Any], head: Head, 
 
 def _dump(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def with_known(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> list[Found]:
+    """`found` and all files of the ledger that are still on disk, to be read anew."""
+    files = {file.path: file for file in found}
+    for path, row in known.items():
+        if path not in files and not path.startswith("refused:"):
+            again: dict[str, Found] = {}
+            _look(Path(_real(path)), row["source_file"], False, again, [])
+            files.update(again)
+    return [files[path] for path in sorted(files)]
 
 
 def counts(text: str) -> dict[str, int]:

@@ -273,6 +273,18 @@ def tools(connection: duckdb.DuckDBPyConnection, interval: Interval, filters: Fi
     )
 
 
+def choose(frame: pl.DataFrame, interval: Interval, filters: Filters, time_column: str) -> pl.DataFrame:
+    """The rows of any frame whose `time_column` lies in the interval and that meet the filters, in their order."""
+    conditions, parameters = _conditions(interval, filters, time_column)
+    if not conditions:
+        return frame
+    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection.register("rows", frame.with_row_index("row_").to_arrow())
+    _lock(connection)
+    kept = run(connection, f"SELECT row_ FROM rows {_where(conditions)}ORDER BY row_", parameters)["row_"]
+    return frame[kept.to_list()]
+
+
 def early_filter(frame: pl.DataFrame, interval: Interval, filters: Filters) -> pl.Expr | None:
     """What `estimate.lift` is to choose the loops of `frame` by; None chooses all.
 
@@ -369,6 +381,11 @@ def shortened(frame: pl.DataFrame, length: int) -> pl.DataFrame:
         pl.col("loop_id").str.slice(0, length).alias("loop"),
         pl.col("run_id").str.split("/").list.last().str.slice(0, length).alias("run"),
     )
+
+
+def shortened_run(frame: pl.DataFrame, length: int) -> pl.DataFrame:
+    """Rows with a run for a terminal: `run` is the first `length` characters of the id (of its last part)."""
+    return frame.with_columns(pl.col("run_id").str.split("/").list.last().str.slice(0, length).alias("run"))
 
 
 def unclassified(frame: pl.DataFrame) -> str | None:

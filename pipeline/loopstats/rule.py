@@ -16,6 +16,7 @@ from loopstats.failures import (
     MESSAGE_SHOWN,
     has_error_text,
     is_infra,
+    is_known_secret,
     mask_secrets,
     read_failure,
     signature,
@@ -24,7 +25,7 @@ from loopstats.failures import (
 
 __all__ = [
     "ATTEMPTS", "MESSAGE_SHOWN", "Classifier", "Detector", "arm_bp", "arm_of", "digest", "has_error_text", "is_infra",
-    "mask_secrets", "outcome", "place", "read_call", "read_failure", "result_hash", "safe_label", "salt_id",
+    "mask_secrets", "outcome", "place", "read_call", "read_failure", "result_hash", "safe_hash", "safe_id", "safe_label", "salt_id",
     "signature", "summary_says_failed",
 ]
 
@@ -36,11 +37,15 @@ FAILURES_TO_RECUR = 3
 SHARE_BP_DEFAULT = 5000
 HORIZONS = (10, 20, 50)
 LABEL_LENGTH = 80
+HEXADECIMAL = frozenset("0123456789abcdef")
+ARMS = frozenset({"treated", "holdout"})
+REASONS = frozenset({"user", "permission", "hook", "sibling", "interrupt", "missing", "timeout"})
 
 EXITS_WITHOUT_ERROR = {
     "grep": 1, "egrep": 1, "fgrep": 1, "zgrep": 1, "rg": 1, "ag": 1, "ack": 1, "diff": 1, "cmp": 1, "git grep": 1,
     "test": 1, "[": 1, "[[": 1,
 }
+CONDITIONS = frozenset({"test", "[", "[["})
 SIGPIPE = 141
 
 
@@ -81,7 +86,7 @@ def outcome(
 def _means_no_error(program: str, exit_code: int | None, is_piped: bool, has_error_words: bool | None) -> bool:
     if exit_code == SIGPIPE and is_piped:
         return True
-    return EXITS_WITHOUT_ERROR.get(program) == exit_code and not has_error_words
+    return EXITS_WITHOUT_ERROR.get(program) == exit_code and (program in CONDITIONS or not has_error_words)
 
 
 def arm_bp(salt: str, run_id: str, loop_signature: str) -> int:
@@ -116,6 +121,25 @@ def safe_label(text: str) -> str:
     masked = mask_secrets(text)
     cleaned = "".join(ch if ch.isprintable() else "\ufffd" for ch in masked[: 4 * LABEL_LENGTH])
     return cleaned[: LABEL_LENGTH - 1] + "…" if len(cleaned) > LABEL_LENGTH else cleaned
+
+
+def safe_id(text: str) -> str:
+    """An id from a log as the lake keeps it: as it is, unless it carries a known key or is longer than 256 characters.
+
+    Ids are kept whole because the arm and every join depend on them; a secret in one is replaced by a hash of it.
+    """
+    if len(text) > 256 or is_known_secret(text):
+        return "sha256-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+    return text
+
+
+def safe_hash(text: str | None) -> str | None:
+    """A hash that a log states: lower-case hexadecimal of 8 to 128 digits as it is, anything else hashed to 16."""
+    if not text:
+        return None
+    if 8 <= len(text) <= 128 and HEXADECIMAL.issuperset(text):
+        return text
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def digest(tool_rows: dict[str, str] | None = None) -> str:

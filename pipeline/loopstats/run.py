@@ -7,24 +7,29 @@ and inside the partitions of a distributed engine.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from loopstats import audits, drift, runs
+from loopstats import __version__, audits, drift, runs
 from loopstats import ingest as reading
 from loopstats.assign import assign
 from loopstats.classify import classify
 from loopstats.config import Settings
 from loopstats.detect import detect, enrol
-from loopstats.errors import RejectsError
+from loopstats.errors import RejectsError, UsageError
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of
 from loopstats.tables import (
-    BUCKETS, BYPASSES, CHASES, DELIVERIES, DETECTIONS, DRIFTS, ECHOES, FOLDS, GHOSTS, GUARDS, LOOPS, RECORDS, REJECTS,
-    RESETS, RESULTS, RUNS, SESSIONS, SOURCES, STEPS, STR, TABLES, TURNS, Table,
+    BUCKETS, BYPASSES, CHASES, DELIVERIES, DETECTIONS, DRIFTS, ECHOES, FOLDS, GHOSTS, GUARDS, LIFT, LOOPS, RECORDS,
+    REJECTS, RESETS, RESULTS, RUNS, SESSIONS, SOURCES, STEPS, STR, TABLES, TIME, TURNS, Table,
 )
+
+if TYPE_CHECKING:
+    from loopstats.estimate import Estimate, Readout
 
 BUCKETED: tuple[Table, ...] = (
     STEPS, TURNS, SESSIONS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, LOOPS, DRIFTS, ECHOES, GHOSTS, CHASES, BYPASSES,
@@ -57,7 +62,7 @@ def derive(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, 
     return {
         "steps": steps, "turns": built.turns, "sessions": sessions, "deliveries": built.deliveries,
         "detections": built.detections, "guards": built.guards, "results": built.results, **findings, "runs": evaluated,
-        "folded": built.folded,
+        "folded": built.folded, "obsolete": built.obsolete,
     }
 
 
@@ -65,22 +70,28 @@ def ingest(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: boo
            progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
     """Read what is new under `paths` and bring every derived table up to date; one commit, or nothing.
 
-    Gives the counts for the summary: files by what became of them, and per format steps, folds and rejects.
+    Gives the counts for the summary: files by what became of them, and per format steps, folds and rejects; `stale` are
+    files that are gone and so were read by an earlier rule.
     """
     found, refused = reading.discover(paths)
     with lake.write() as writer:
         known = {row["path"]: row for row in writer.sources() if not row["is_superseded"]}
         todo, count_same = (list(found), 0) if is_full else reading.plan(found, known)
         state = _Intake(writer, settings, known)
+        # Kind, target and class stand in the records: another rule has to read every file anew.
+        is_other_rule = writer.meta("rule_digest") not in (None, settings.rule_digest)
+        if is_other_rule:
+            todo, count_same = reading.with_known(found, known), 0
         for number, file in enumerate(todo):
             if progress is not None:
                 progress(file.source_file, number, len(todo))
-            state.read(file, is_full)
+            state.read(file, is_full or is_other_rule)
         state.note_gone(found, paths)
         state.note_refused(refused)
         summary = {
             "files_new": state.count_new, "files_grown": state.count_grown, "files_same": count_same,
             "files_gone": state.count_gone, "files_skipped": state.count_skipped, "records": state.count_records,
+            "stale": sorted(row["source_file"] for row in known.values() if row["is_gone"]) if is_other_rule else [],
         }
         is_settled = writer.meta("derived_digest") == settings.derived_digest
         if state.is_empty and is_settled:
@@ -88,8 +99,11 @@ def ingest(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: boo
         state.flush()
         if max_rejects is not None and (count := state.count_rejected()) > max_rejects:
             raise RejectsError(f"{count} records were rejected, more than --max-rejects {max_rejects}; nothing was written")
+        state.mark_dirty()
         _derive_dirty(writer, state, settings, is_settled, progress)
-        writer.commit(state.rows_changed(), state.rejects, sorted(state.cleared), {"derived_digest": settings.derived_digest})
+        writer.commit(state.rows_changed(), state.rejects, sorted(state.cleared), {
+            "derived_digest": settings.derived_digest, "rule_digest": settings.rule_digest,
+        })
         return summary | _report(writer.snapshot(), state)
 
 
@@ -105,6 +119,7 @@ class _Intake:
         self.cleared: set[int] = set()
         self.rejects: list[tuple[int, int, int, str, str | None]] = []
         self.dirty: set[int] = set()
+        self.moved: set[int] = set()
         self.count_new = self.count_grown = self.count_gone = self.count_skipped = self.count_records = 0
         self._pending: list[pl.DataFrame] = []
         self._next_id = max(self.rows, default=0) + 1
@@ -127,9 +142,13 @@ class _Intake:
             self._refuse(file.path, file.source_file, reason)
             return
         row = result.row
-        if not row["format"] and not result.rejects:
+        if before is not None and before["format"] and not row["format"] and file.size_bytes == 0:
+            row["format"] = before["format"]
+        if not row["format"] and not result.rejects and not row["count_waiting"]:
             self.count_skipped += 1
             return
+        if (link := self.known.get(f"refused:{file.source_file}")) is not None:
+            self._supersede(link)
         if before is not None:
             row = row | {"source_file": before["source_file"]}
         source_id = row["source_id"]
@@ -143,6 +162,8 @@ class _Intake:
         else:
             self.count_grown += 1
         self._shown[row["source_file"]] = row["path"]
+        if before is not None and before["source_id"] == source_id and before["order_us"] != row["order_us"]:
+            self.moved.add(source_id)
         self.rows[source_id] = row
         self.changed.add(source_id)
         self.rejects.extend(result.rejects)
@@ -158,11 +179,13 @@ class _Intake:
         self.rows[old] = before | {"is_superseded": 1}
         self.changed.add(old)
         self.cleared.add(old)
-        self.dirty.update(self._buckets_of_source(old))
+        self.moved.add(old)
 
-    def _buckets_of_source(self, source_id: int) -> list[int]:
-        frame = self.writer.snapshot().scan("records").filter(pl.col("source_id") == source_id).select("session_id").unique().collect()
-        return sorted({bucket_of(session) for session in frame["session_id"].to_list()})
+    def mark_dirty(self) -> None:
+        """Buckets with records of a source that was rewritten, or whose place among the files is another now."""
+        if self.moved:
+            frame = self.writer.snapshot().scan("records").filter(pl.col("source_id").is_in(sorted(self.moved)))
+            self.dirty.update(bucket_of(session) for session in frame.select("session_id").unique().collect()["session_id"].to_list())
 
     def _refuse(self, path: str, source_file: str, reason: str) -> None:
         before = self.known.get(path)
@@ -247,7 +270,24 @@ def _derive_dirty(writer: Writer, state: _Intake, settings: Settings, is_settled
         for table in (*BUCKETED, FOLDED):
             for bucket, part in zip(batch, split(tables[table.name], batch), strict=True):
                 writer.replace(table, bucket, part)
+        _drop_obsolete(writer, records, tables["obsolete"])
     _publish_counts(writer, state)
+
+
+def _drop_obsolete(writer: Writer, records: pl.DataFrame, obsolete: pl.DataFrame) -> None:
+    """Leave out the records of a rewritten file that stand in its newer form too; nothing reads them any more."""
+    if not obsolete.height:
+        return
+    buckets = sorted({bucket_of(session) for session in obsolete["session_id"].unique().to_list()})
+    keys = ["session_id", "source_id", "source_line", "ordinal"]
+    touched = records.filter(pl.col("session_id").is_in(_sessions_of(records, buckets))).join(obsolete, on=keys, how="anti", maintain_order="left")
+    for bucket, part in zip(buckets, split(touched, buckets), strict=True):
+        writer.replace(RECORDS, bucket, part)
+
+
+def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
+    wanted = set(buckets)
+    return [session for session in records["session_id"].unique().to_list() if bucket_of(session) in wanted]
 
 
 def _batches(snapshot: Snapshot, buckets: Sequence[int]) -> list[list[int]]:
@@ -346,3 +386,143 @@ def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:
 def snapshot_count(snapshot: Snapshot, name: str) -> int:
     """Rows of a table by the manifest, without opening a file."""
     return sum(f.count_rows for f in snapshot.files if f.name == name)
+
+
+# --- the nightly record ----------------------------------------------------------------------------------------------
+
+_RECORD_KEY = ["experiment", "scope", "as_of", "since", "until", "settings_sha256"]
+_HISTORY = {
+    "as_of": TIME, "experiment": STR, "scope": STR, "since": STR, "until": STR, "revision": pl.Int64(),
+    "is_latest": pl.Boolean(), "n_treated": pl.Int64(), "broke_treated": pl.Int64(), "rate_treated": pl.Float64(),
+    "n_holdout": pl.Int64(), "broke_holdout": pl.Int64(), "rate_holdout": pl.Float64(), "lift": pl.Float64(),
+    "ci_fixed_low": pl.Float64(), "ci_fixed_high": pl.Float64(), "ci_anytime_low": pl.Float64(), "ci_anytime_high": pl.Float64(), "verdict": STR, "reasons": pl.List(STR),
+    "settings_sha256": STR, "estimate_sha256": STR, "version": STR,
+}
+
+
+def read_lift(snapshot: Snapshot, settings: Settings, *, as_of_us: int, since_us: int | None = None,
+              until_us: int | None = None) -> Readout:
+    """The readout of a generation, unfiltered."""
+    from loopstats import estimate
+
+    loops, sessions, detections, deliveries = (
+        snapshot.scan(name).collect() for name in ("loops", "sessions", "detections", "deliveries")
+    )
+    return estimate.lift(
+        loops, sessions, detections, deliveries, settings, as_of_us=as_of_us, since_us=since_us, until_us=until_us
+    )
+
+
+def record_lift(lake: Lake, settings: Settings, *, as_of_us: int, since_us: int | None = None,
+                until_us: int | None = None) -> tuple[Readout, pl.DataFrame]:
+    """Write every scope's estimate of this as-of to the lake's `lift` table; the readout, and the rows that were new.
+
+    Nothing is written where the last revision says the same, and nothing is ever overwritten: an estimate that differs
+    (late data, another version) stands beside the first one as the next revision. UsageError where the lake's tables
+    were derived under other settings than these, so that the record would name settings that did not make it.
+    """
+    with lake.write() as writer:
+        if writer.meta("derived_digest") not in (None, settings.derived_digest):
+            raise UsageError(
+                "the lake was derived under another rule, maturity or salt than these settings: run `loopstats ingest` "
+                "with them first"
+            )
+        snapshot = writer.snapshot()
+        readout = read_lift(snapshot, settings, as_of_us=as_of_us, since_us=since_us, until_us=until_us)
+        before = snapshot.read(LIFT.name)
+        fresh = _new_revisions(_records(readout, settings), before)
+        if fresh.height:
+            writer.replace(LIFT, 0, LIFT.conform(pl.concat([before, fresh])))
+            writer.commit([], [], [], {})
+    return readout, fresh
+
+
+def _records(readout: Readout, settings: Settings) -> pl.DataFrame:
+    """Rows of LIFT for every scope, all of revision 0. Only a window's row names the window."""
+    body = readout.to_json(with_known_now=False)
+    rows = []
+    for estimate, row in zip(readout.estimates, body["rows"], strict=True):
+        window = body["interval"] if estimate.scope != "to_date" else {}
+        used = _settings_of(estimate, settings)
+        text = _canonical(row | {"settings": used})
+        rows.append({
+            "experiment": estimate.experiment, "scope": estimate.scope, "as_of": readout.as_of_us,
+            "since": window.get("since") or "", "until": window.get("until") or "",
+            "settings_sha256": _sha256(_canonical(used)), "revision": 0, "estimate": text,
+            "estimate_sha256": _sha256(text), "version": __version__,
+        })
+    frame = pl.DataFrame(rows, schema={**LIFT.schema, "as_of": pl.Int64()})
+    return LIFT.conform(frame.with_columns(pl.col("as_of").cast(pl.Datetime("us", "UTC"))))
+
+
+def _settings_of(estimate: Estimate, settings: Settings) -> dict[str, Any]:
+    """The settings that an estimate depends on: another experiment's salt is none of them."""
+    salts = {stratum["salt_id"] for stratum in estimate.details["strata"]}
+    used = [e for e in settings.experiments.values() if e.name == estimate.experiment or e.salt_id in salts]
+    return {
+        "experiments": [
+            {"name": e.name, "salt_id": e.salt_id, "share_bp": e.share_bp, "n_star": e.n_star}
+            for e in sorted(used, key=lambda e: e.name)
+        ],
+        "maturity_us": settings.maturity_us, "rule_digest": settings.rule_digest,
+    }
+
+
+def _new_revisions(rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+    """Rows that no last revision says already, with the number of their revision."""
+    last = (
+        before.sort("revision").group_by(_RECORD_KEY, maintain_order=True)
+        .agg(pl.col("revision").last().alias("last"), pl.col("estimate_sha256").last().alias("said"))
+    )
+    return (
+        rows.join(last, on=_RECORD_KEY, how="left", maintain_order="left")
+        .filter(pl.col("said").is_null() | (pl.col("said") != pl.col("estimate_sha256")))
+        .with_columns((pl.col("last").fill_null(-1) + 1).alias("revision"))
+        .select(LIFT.names)
+    )
+
+
+def _canonical(value: Any) -> str:
+    from loopstats.output import canonical
+
+    return canonical(value)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def lift_history(snapshot: Snapshot, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None,
+                 experiment: str | None = None) -> pl.DataFrame:
+    """The recorded nights by as-of, every revision a row; the interval chooses nights by their as-of."""
+    at = pl.col("as_of").cast(TIME).to_physical()
+    chosen = at <= as_of_us
+    if since_us is not None:
+        chosen &= at >= since_us
+    if until_us is not None:
+        chosen &= at < until_us
+    if experiment is not None:
+        chosen &= pl.col("experiment") == experiment
+    found = snapshot.read(LIFT.name).filter(chosen).sort("as_of", *LIFT.key, maintain_order=True)
+    found = found.with_columns((pl.col("revision") == pl.col("revision").max().over(_RECORD_KEY)).alias("is_latest"))
+    rows = [json.loads(row.pop("estimate")) | row for row in found.iter_rows(named=True)]
+    return pl.DataFrame([{name: row[name] for name in _HISTORY} for row in rows], schema=_HISTORY)
+
+
+def shown_history(frame: pl.DataFrame) -> pl.DataFrame:
+    """`lift_history` for a person: rates with their n, lifts and intervals in points."""
+    from loopstats import report
+    from loopstats.estimate import Rate
+
+    def told(row: dict[str, Any]) -> dict[str, Any]:
+        rates = {
+            arm: str(Rate(row[f"broke_{arm}"], row[f"n_{arm}"], row[f"rate_{arm}"] is None))
+            for arm in ("treated", "holdout")
+        }
+        low, high = row["ci_anytime_low"], row["ci_anytime_high"]
+        nightly = report.interval(None if low is None or high is None else (low, high))
+        return rates | {"lift_points": report.points(row["lift"]), "nightly": nightly}
+
+    texts = [told(row) for row in frame.iter_rows(named=True)]
+    schema = dict.fromkeys(("treated", "holdout", "lift_points", "nightly"), STR)
+    return frame.hstack(pl.DataFrame(texts, schema=schema)).drop("lift").rename({"lift_points": "lift"})

@@ -44,9 +44,9 @@ def evaluate(steps: pl.DataFrame, turns: pl.DataFrame, sessions: pl.DataFrame, r
     )
     spent = turns.sort("run_id", "decision").with_columns(tokens_of_turn()).group_by("run_id").agg(
         pl.len().cast(pl.Int64).alias("count_turns"), pl.col("tokens").is_not_null().sum().cast(pl.Int64).alias("count_turns_told"),
-        pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()).alias("tokens"),
+        pl.when(pl.col("tokens").count() > 0).then(pl.col("tokens").sum()).alias("tokens"),
         pl.col("cost_micros").is_not_null().sum().cast(pl.Int64).alias("count_turns_priced"),
-        pl.when(pl.col("cost_micros").is_not_null().any()).then(pl.col("cost_micros").sum()).alias("cost_micros"),
+        pl.when(pl.col("cost_micros").count() > 0).then(pl.col("cost_micros").sum()).alias("cost_micros"),
         pl.col("model").drop_nulls().first().alias("model_turn"),
     )
     facts = results.sort("session_id", "result").group_by("run_id").agg([pl.col(name).drop_nulls().last() for name in _FACTS])

@@ -30,6 +30,9 @@ _SESSION_FACTS = (
 )
 
 
+SPOOL_RANK = 1
+
+
 @dataclass(frozen=True)
 class Built:
     """The tables of one bucket, and the lines that were folded as (session_id, source_id, source_line, reason)."""
@@ -42,6 +45,7 @@ class Built:
     guards: pl.DataFrame
     results: pl.DataFrame
     folded: pl.DataFrame
+    obsolete: pl.DataFrame
 
 
 def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -> Built:
@@ -51,8 +55,8 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     session_id, uid, reason of records that are another session's history (`find_shadows`).
     """
     ordered = _in_order(records, sources)
-    kept, folded = _fold(ordered, shadows)
-    kept = kept.with_columns(_run_id("agent").alias("run_id"), _parent_run_id().alias("parent_run_id"))
+    kept, folded, obsolete = _fold(ordered, shadows)
+    kept = _name_runs(kept)
     by_type = {key[0]: frame for key, frame in kept.partition_by("type", as_dict=True).items()}
 
     def of(name: str) -> pl.DataFrame:
@@ -63,14 +67,14 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     numbers = _number_decisions(of("call"), of("turn"))
     steps = _steps(calls, facts, numbers)
     turns = _turns(of("turn"), numbers, facts)
-    sessions = _sessions(kept, steps, facts, _enrolment(kept))
+    sessions = _sessions(kept, steps, facts, _enrolment(ordered, shadows))
     folded = pl.concat([folded, orphans])
     return Built(
         STEPS.conform(steps), TURNS.conform(turns), SESSIONS.conform(sessions),
         DELIVERIES.conform(_listed(of("delivery"), "delivery")),
         DETECTIONS.conform(_listed(of("loop"), "detection")),
         GUARDS.conform(_guards(of("guard"), calls, steps)),
-        RESULTS.conform(_listed(of("fact"), "result")), folded,
+        RESULTS.conform(_listed(of("fact"), "result")), folded, obsolete,
     )
 
 
@@ -87,12 +91,14 @@ def _in_order(records: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Records without copies, in order, and the folded lines.
+def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Records without copies, in order; the folded lines; and the records of rewritten sources that no one needs.
 
-    Of copies the transcript stands before a spool and that before an export; of a turn's usage the last stands, and so does
-    the last of a call's records in one source; of equal sources the one that begins first (so that overlapping pieces cannot disorder a run); a source that was rewritten
-    since stands last, silently.
+    Of copies the transcript stands before a spool and that before an export. Of equal sources the one that begins first
+    stands, so that overlapping pieces cannot disorder a run; a source that was rewritten since stands last, silently.
+    In one source a transcript's last record gives the facts at the place of its first, and a spool's first record
+    stands (EVENTS: a line seen before is a duplicate). Of a turn's usage the last stands, from the best source that
+    tells of turns.
     """
     content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
     key = (
@@ -101,24 +107,33 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .when(pl.col("type") == "session").then(content)
         .otherwise(pl.col("uid"))
     )
-    marked = ordered.join(shadows, on=["session_id", "uid"], how="left").with_columns(key.alias("copy_key"))
+    is_turn = pl.col("type") == "turn"
+    marked = ordered.join(shadows, on=["session_id", "uid"], how="left").with_columns(
+        key.alias("copy_key"),
+        pl.when(is_turn & pl.col("reason_shadow").is_null()).then(pl.col("rank")).min()
+        .over("session_id", "agent", "type").alias("best_turn_rank"),
+    )
     same = ["type", "session_id", "agent", "copy_key"]
     is_session = pl.col("type") == "session"
+    is_last_of_source = pl.col("type").is_in(["call", "result"]) & (pl.col("rank") != SPOOL_RANK)
     ranked = marked.filter(pl.col("reason_shadow").is_null()).sort(
-        "rank", "is_superseded", pl.when(is_session).then(pl.col("position")),
-        pl.when(pl.col("type") == "turn").then(-pl.col("position")), "order_us", "order_sha256", "source_file", "source_id",
-        pl.when(is_session).then(pl.col("position")).otherwise(-pl.col("position")), nulls_last=True,
+        "rank", "is_superseded", pl.when(is_session).then(pl.col("position")), pl.when(is_turn).then(-pl.col("position")),
+        "order_us", "order_sha256", "source_file", "source_id",
+        pl.when(is_last_of_source).then(-pl.col("position")).otherwise(pl.col("position")), nulls_last=True,
     )
     winners = ranked.unique(same, keep="first", maintain_order=True).select(
         *same, pl.col("position").alias("winner"), pl.col("source_id").alias("winner_source"), pl.col("rank").alias("winner_rank")
     )
-    judged = marked.join(winners, on=same, how="left", nulls_equal=True).with_columns(
+    judged = marked.join(winners, on=same, how="left", nulls_equal=True, maintain_order="left").with_columns(
         pl.when(pl.col("reason_shadow").is_not_null()).then(pl.col("reason_shadow"))
+        .when(is_turn & (pl.col("rank") > pl.col("best_turn_rank"))).then(pl.lit("re-export"))
         .when(pl.col("position") == pl.col("winner")).then(None)
         .when(pl.col("source_id") == pl.col("winner_source"))
-        .then(pl.when(pl.col("type") == "turn").then(pl.lit("partial")).otherwise(pl.lit("repeat")))
+        .then(pl.when(is_turn).then(pl.lit("partial")).otherwise(pl.lit("repeat")))
         .when(pl.col("rank") != pl.col("winner_rank")).then(pl.lit("re-export"))
-        .otherwise(pl.lit("snapshot")).alias("fold")
+        .otherwise(pl.lit("snapshot")).alias("fold"),
+        pl.when(pl.col("type").is_in(["call", "result"]) & (pl.col("source_id") == pl.col("winner_source")))
+        .then(pl.col("position")).min().over(same).alias("first_position"),
     )
     lines = (
         judged.filter(~pl.col("is_superseded"))
@@ -128,13 +143,38 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .filter("is_folded")
         .select("session_id", "source_id", "source_line", "reason")
     )
-    kept = judged.filter(pl.col("fold").is_null()).sort("position").select(ordered.columns)
-    return kept, lines
+    obsolete = judged.filter(
+        pl.col("is_superseded") & pl.col("fold").is_not_null() & pl.col("reason_shadow").is_null() & pl.col("experiment").is_null()
+    ).select("session_id", "source_id", "source_line", "ordinal")
+    kept = (
+        judged.filter(pl.col("fold").is_null())
+        .with_columns(pl.coalesce("first_position", "position").alias("position"))
+        .sort("position", "ordinal")
+        .select(ordered.columns)
+    )
+    return kept, lines, obsolete
 
 
 def _run_id(agent: str) -> pl.Expr:
     return pl.when(pl.col(agent).is_null()).then(pl.col("session_id")).otherwise(
         pl.col("session_id") + "/" + pl.col(agent)
+    )
+
+
+def _name_runs(kept: pl.DataFrame) -> pl.DataFrame:
+    """METHOD 2: the session for the main agent, `session/agent` for a subagent.
+
+    Where a session's own id reads like another's subagent (both lie in one bucket), its slash is written `%2F`.
+    """
+    named = kept.with_columns(_run_id("agent").alias("run_id"), _parent_run_id().alias("parent_run_id"))
+    clash = (
+        named.select("run_id", "session_id").unique().group_by("run_id").agg(pl.len().alias("n")).filter(pl.col("n") > 1)
+    )
+    if not clash.height:
+        return named
+    escaped = pl.col("run_id").is_in(clash["run_id"].to_list()) & pl.col("agent").is_null()
+    return named.with_columns(
+        pl.when(escaped).then(pl.col("run_id").str.replace_all("/", "%2F", literal=True)).otherwise(pl.col("run_id")).alias("run_id")
     )
 
 
@@ -182,7 +222,7 @@ def _ask(frame: pl.DataFrame, keys: tuple[str, ...], dtypes: Mapping[str, Any],
 
 def _session_facts(records: pl.DataFrame) -> pl.DataFrame:
     """First value of each key of a session, in the order of its records; the format's name where no harness is told."""
-    aggregated = records.sort("position").group_by("session_id", maintain_order=True).agg(
+    aggregated = records.sort("is_superseded", "position").group_by("session_id", maintain_order=True).agg(
         [pl.col(name).drop_nulls().first() for name in _SESSION_FACTS]
     )
     return aggregated
@@ -262,17 +302,20 @@ def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
     """Number the steps of each run by the record of their result; those without a result come last, by their call.
 
     A step that only a lower source knows (a hook's spool beside a transcript) is put behind the last step of the run's
-    own source that is not later.
+    own source that is not later; without times to compare it comes after them, since nothing may be known too early.
     """
     frame = frame.with_columns(
         pl.coalesce("position_result", "position").alias("place"),
         pl.when(pl.col("has_result")).then(pl.col("rank_result")).otherwise(pl.col("rank")).alias("place_rank"),
         pl.col("rank").min().over("run_id").alias("best_rank"),
     ).with_columns((pl.col("place_rank") > pl.col("best_rank")).alias("is_guest"))
-    hosts = frame.filter(~pl.col("is_guest") & pl.col("has_result") & pl.col("ts").is_not_null()).select(
+    is_timed_host = ~pl.col("is_guest") & pl.col("has_result") & pl.col("ts").is_not_null()
+    frame = frame.with_columns(is_timed_host.any().over("run_id").alias("has_timed_host"))
+    hosts = frame.filter(is_timed_host).select(
         "run_id", pl.col("ts"), pl.col("place").alias("anchor")
     ).sort("ts", "anchor")
     guests = frame.filter("is_guest")
+    last = frame.select(pl.col("place").max()).item() if frame.height else 0
     if guests.height:
         anchored = guests.sort("ts", "place", nulls_last=True).join_asof(
             hosts, on="ts", by="run_id", strategy="backward", check_sortedness=False
@@ -282,7 +325,10 @@ def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias("anchor"))
     return (
         frame.with_columns(
-            pl.when(pl.col("is_guest")).then(pl.col("anchor").fill_null(-1)).otherwise(pl.col("place")).alias("host_place")
+            pl.when(~pl.col("is_guest")).then(pl.col("place"))
+            .when(pl.col("anchor").is_not_null()).then(pl.col("anchor"))
+            .when(pl.col("ts").is_null() | ~pl.col("has_timed_host")).then(pl.lit(last))
+            .otherwise(-1).alias("host_place")
         )
         .sort("run_id", ~pl.col("has_result"), "host_place", "is_guest", "place", "position")
         .with_columns(pl.int_range(pl.len()).over("run_id").cast(pl.Int64).alias("step"))
@@ -295,11 +341,15 @@ def _turns(turns: pl.DataFrame, numbers: pl.DataFrame, facts: pl.DataFrame) -> p
     return numbered.join(known, on="session_id", how="left").with_columns(pl.coalesce("model", "model_known").alias("model"))
 
 
-def _enrolment(kept: pl.DataFrame) -> pl.DataFrame:
-    """The first record of each session that names an experiment: session_id, named_at, named_file, named_line, named_by."""
+def _enrolment(ordered: pl.DataFrame, shadows: pl.DataFrame) -> pl.DataFrame:
+    """The first record of each session that names an experiment, in the order of its files and lines.
+
+    A record of a file that was rewritten since counts too: what named the session first stays true.
+    """
     return (
-        kept.filter(pl.col("type").is_in(["session", "loop", "delivery"]) & pl.col("experiment").is_not_null())
-        .sort("session_id", "ts", "position", nulls_last=True)
+        ordered.filter(pl.col("type").is_in(["session", "loop", "delivery"]) & pl.col("experiment").is_not_null())
+        .join(shadows, on=["session_id", "uid"], how="anti")
+        .sort("position")
         .unique("session_id", keep="first", maintain_order=True)
         .select(
             "session_id", pl.col("ts").alias("enrolled_at"), pl.col("source_file").alias("enrolled_file"),

@@ -58,7 +58,8 @@ CREATE TABLE files(
 
 def bucket_of(session_id: str) -> int:
     """Bucket of a session, so of all its runs: what a run needs (enrolment, working directory, parent) lies together."""
-    return int(hashlib.sha256(session_id.encode("utf-8", "replace")).hexdigest()[:8], 16) % BUCKETS
+    name = session_id.partition("/")[0]  # a session "s/a" must lie beside the subagent "a" of "s"
+    return int(hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8], 16) % BUCKETS
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Lake:
 
     def _connect(self) -> sqlite3.Connection:
         path = self.root / LEDGER
-        is_new = not path.exists()
+        is_new = not path.exists() or path.stat().st_size == 0
         if is_new and ((self.root / MANIFEST).exists() or (self.root / DATA).exists()):
             raise LakeError(
                 f"{path}: the ledger is missing but data is there; restore it, or move {self.root} away and ingest again"
@@ -170,7 +171,8 @@ class Lake:
         try:
             ledger = sqlite3.connect(path, isolation_level=None)
             ledger.execute("PRAGMA synchronous=EXTRA")
-            if is_new:
+            is_empty = ledger.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+            if is_empty and (is_new or not (self.root / DATA).exists()):
                 ledger.execute("BEGIN IMMEDIATE")
                 for statement in _DDL.split(";\n"):
                     if statement.strip():
@@ -254,9 +256,9 @@ class Writer:
 
         `cleared` are sources whose old rejects go away (they were read anew).
         """
-        for folder in sorted({(self.root / f.path).parent for f in self._added}):
+        folders = {(self.root / f.path).parent for f in self._added}
+        for folder in sorted(folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())):
             _sync_folder(folder)
-            _sync_folder(folder.parent)
         generation = self.generation + 1
         execute = self.ledger.execute
         execute("BEGIN IMMEDIATE")

@@ -80,8 +80,8 @@ class Table:
 
 
 def is_attempt() -> pl.Expr:
-    """METHOD 3, over STEPS: the agent's own steps of a kind that is an attempt."""
-    return pl.col("kind").is_in(sorted(ATTEMPTS)) & (pl.col("actor") == "agent")
+    """METHOD 3 and 5, over STEPS: the agent's own steps of a kind that is an attempt, unless they were vetoed."""
+    return pl.col("kind").is_in(sorted(ATTEMPTS)) & (pl.col("actor") == "agent") & (pl.col("outcome") != "vetoed")
 
 
 def _columns(text: str) -> tuple[Column, ...]:

@@ -127,9 +127,9 @@ def waste(wasted: pl.DataFrame, turns: pl.DataFrame, by: Sequence[str] = ()) -> 
     totals = [
         pl.len().cast(pl.Int64).alias("count_turns"), pl.col("run_id").n_unique().cast(pl.Int64).alias("count_runs"),
         pl.col("tokens").is_not_null().sum().cast(pl.Int64).alias("count_turns_told"),
-        pl.when(pl.col("tokens").is_not_null().any()).then(pl.col("tokens").sum()).alias("tokens"),
+        pl.when(pl.col("tokens").count() > 0).then(pl.col("tokens").sum()).alias("tokens"),
         pl.col("cost_micros").is_not_null().sum().cast(pl.Int64).alias("count_turns_priced"),
-        pl.when(pl.col("cost_micros").is_not_null().any()).then(pl.col("cost_micros").sum()).alias("cost_micros"),
+        pl.when(pl.col("cost_micros").count() > 0).then(pl.col("cost_micros").sum()).alias("cost_micros"),
     ]
     if not by:
         spent = turns.select(

@@ -19,7 +19,7 @@ SELECT
     "group" AS variant,
     source_file,
     source_line,
-    kind IN ('communicate', 'edit', 'execute', 'operate', 'other', 'verify') AND actor = 'agent' AS is_attempt,
+    kind IN ('communicate', 'edit', 'execute', 'operate', 'other', 'verify') AND actor = 'agent' AND outcome <> 'vetoed' AS is_attempt,
     kind IN ('communicate', 'edit', 'execute', 'operate', 'other', 'verify') AND actor = 'agent' AND outcome = 'failure'
         AS is_failed_attempt
 FROM steps

@@ -32,7 +32,7 @@ from loopstats.answers import text_of as text_of
 from loopstats.errors import Reject, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FARTHEST_US = 253_402_300_799_000_000
+FARTHEST_US = 250_000_000_000_000_000  # so far that a maturity can still be added to it
 
 TRANSCRIPT, SPOOL, EXPORT = 0, 1, 2
 
@@ -118,7 +118,7 @@ def time_us(value: Any) -> int | None:
         if parsed.tzinfo is None:
             parsed = parsed.replace(tzinfo=UTC)
         try:
-            return (parsed - EPOCH) // timedelta(microseconds=1)
+            return _in_range((parsed - EPOCH) // timedelta(microseconds=1))
         except OverflowError:
             return None
     if isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value):
@@ -233,6 +233,7 @@ class Emit:
              values: tuple[Any, ...], parent_agent: str | None = None) -> None:
         if not session:
             raise Reject("no_session")
+        session, agent = rule.safe_id(session), None if agent is None else rule.safe_id(agent)
         us = time_us(ts)
         if us is not None and self.first_ts is None:
             self.first_ts = us
@@ -257,6 +258,7 @@ class Emit:
         that a history copied by a fork is recognised; None where the log has none. `kind`, `action`, `target`,
         `targets`, `fingerprint`, `cycle` and `state_hash` are given only where the log itself states them.
         """
+        tool, call_id = rule.mask_secrets(tool), rule.safe_id(call_id)
         facts = rule.read_call(tool, arguments, cwd, kind=kind, action=action, target=target, rows=self._tool_rows)
         if len(self.pending) > 4096:
             self.pending.clear()
@@ -264,9 +266,10 @@ class Emit:
         masked = [_storable(rule.mask_secrets(text)) for text in (targets or facts.targets)]
         self._add(
             "call", session, agent, ts, identity, (call_id,),
-            (call_id, rule.mask_secrets(tool), rule.mask_secrets(facts.action), facts.kind, facts.kind_source, facts.kind_differs,
-             rule.mask_secrets(facts.target), masked, fingerprint or facts.fingerprint, facts.program,
-             facts.is_exit_masked, facts.is_piped, decision, cycle, state_hash, model, actor),
+            (call_id, tool, rule.mask_secrets(facts.action), facts.kind, facts.kind_source, facts.kind_differs,
+             rule.mask_secrets(facts.target), masked, rule.safe_hash(fingerprint) or facts.fingerprint, facts.program,
+             facts.is_exit_masked, facts.is_piped, _id(decision), _label(cycle), rule.safe_hash(state_hash), _label(model),
+             actor),
             parent_agent,
         )
 
@@ -283,12 +286,13 @@ class Emit:
         `timeout`) overrides them. `source` says where flag or outcome come from (`flag`, `exit`, `text`, `log`);
         by default it follows from what is given. `structured_code` is an HTTP status or errno beside the text.
         """
-        text = text or ""
+        text, call_id, signature = text or "", rule.safe_id(call_id), rule.safe_hash(signature)
+        reason = reason if reason in rule.REASONS else None
         known = self.pending.pop(f"{session}\x1f{agent or ''}\x1f{call_id}", None)
         reading = read_answer(
             text, None if known is None else known[1], known is not None and bool(known[2]), is_error=is_error,
             exit_code=exit_code, outcome=outcome, is_timeout=is_timeout, structured_code=structured_code,
-            error_code=error_code,
+            error_code=None if error_code is None else rule.safe_label(error_code),
         )
         code, message = reading.code, reading.message
         is_signature_log = signature is not None
@@ -302,7 +306,7 @@ class Emit:
             (call_id, is_error, exit_code, outcome, reason, source, is_timeout, reading.is_summary_failed,
              reading.has_error_text, code,
              message, signature, is_signature_log, rule.result_hash(text), is_truncated,
-             rule.mask_secrets(overflow_path) if overflow_path else None, duration_ms, state_hash),
+             rule.mask_secrets(overflow_path) if overflow_path else None, duration_ms, rule.safe_hash(state_hash)),
         )
 
     def turn(self, *, session: str, decision: str, ts: Any = None, agent: str | None = None, model: str | None = None,
@@ -317,8 +321,8 @@ class Emit:
             micros = round(cost_usd * 1_000_000)
         self._add(
             "turn", session, agent, ts, identity, (decision,),
-            (decision, model, as_int(tokens_input), as_int(tokens_output), as_int(tokens_cache_read),
-             as_int(tokens_cache_write), micros),
+            (_id(decision), _label(model), _count(tokens_input), _count(tokens_output), _count(tokens_cache_read),
+             _count(tokens_cache_write), micros),
         )
 
     def session(self, *, session: str, ts: Any = None, agent: str | None = None, parent_agent: str | None = None,
@@ -334,8 +338,8 @@ class Emit:
         self._add(
             "session", session, agent, ts, identity,
             (str(self._source_id), str(self.line), str(self._ordinal)),
-            (rule.mask_secrets(cwd) if cwd else None, *labels, parent_session, experiment, salt_id, as_int(share_bp),
-             epoch, rule_digest),
+            (rule.mask_secrets(cwd) if cwd else None, *labels, _id(parent_session), _label(experiment),
+             rule.safe_hash(salt_id), _share(share_bp), _label(epoch), rule.safe_hash(rule_digest)),
             parent_agent,
         )
 
@@ -344,33 +348,38 @@ class Emit:
                  is_delivered: bool | None = None, tier: int | None = None, reason: str | None = None,
                  text_sha256: str | None = None, call_id: str | None = None) -> None:
         """The log's record that an intervention was delivered or withheld."""
-        self._add("delivery", session, agent, ts, None, (identity or self._place(),),
-                  (experiment, signature, arm, is_delivered, as_int(tier), _label(reason), text_sha256, call_id))
+        self._told("delivery", session, agent, ts, identity,
+                   (_label(experiment), rule.safe_hash(signature), _arm(arm), is_delivered, as_int(tier), _label(reason),
+                   rule.safe_hash(text_sha256), _id(call_id)))
 
     def loop(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
              experiment: str | None = None, signature: str | None = None, rule_name: str | None = None,
              rule_digest: str | None = None, arm: str | None = None, arm_bp: int | None = None,
              share_bp: int | None = None, epoch: str | None = None, call_id: str | None = None) -> None:
         """The log's own detection of a loop."""
-        self._add("loop", session, agent, ts, None, (identity or self._place(),),
-                  (experiment, signature, rule_name, rule_digest, arm, as_int(arm_bp), as_int(share_bp), epoch, call_id))
+        self._told("loop", session, agent, ts, identity,
+                   (_label(experiment), rule.safe_hash(signature), _label(rule_name), rule.safe_hash(rule_digest), _arm(arm),
+                   as_int(arm_bp), _share(share_bp), _label(epoch), _id(call_id)))
 
     def guard(self, *, session: str, name: str | None, event: str | None, agent: str | None = None, ts: Any = None,
               identity: str | None = None, tier: int | None = None, counter: int | None = None, by: str | None = None,
               ttl_s: int | None = None) -> None:
         """An event of the log's own safety system."""
-        self._add("guard", session, agent, ts, None, (identity or self._place(),),
-                  (_label(name), _label(event), as_int(tier), as_int(counter), _label(by), as_int(ttl_s)))
+        self._told("guard", session, agent, ts, identity,
+                   (_label(name), _label(event), as_int(tier), as_int(counter), _label(by), as_int(ttl_s)))
 
     def fact(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
              solved: bool | None = None, ending: str | None = None, bait: str | None = None,
              expected_ending: str | None = None, claimed: bool | None = None) -> None:
         """An external fact about the task: a grader's verdict, the way the run ended."""
-        self._add("fact", session, agent, ts, None, (identity or self._place(),),
-                  (solved, _label(ending), _label(bait), _label(expected_ending), claimed))
+        self._told("fact", session, agent, ts, identity,
+                   (solved, _label(ending), _label(bait), _label(expected_ending), claimed))
 
-    def _place(self) -> str:
-        return self.chain + f"#{self._ordinal}" if self.chain else f"{self._source_id}:{self.line}:{self._ordinal}"
+    def _told(self, kind: str, session: str, agent: str | None, ts: Any, identity: str | None,
+              values: tuple[Any, ...]) -> None:
+        """A record of the log about itself; without an id it is known by its place (and, without a chain, by what it says)."""
+        place = f"{self.chain}#{self._ordinal}" if self.chain else f"{self.line}:{self._ordinal}:{values!r}"
+        self._add(kind, session, agent, ts, None, (identity or place,), values)
 
 
 def _storable(value: Any) -> Any:
@@ -380,6 +389,24 @@ def _storable(value: Any) -> Any:
 
 def _label(value: str | None) -> str | None:
     return None if value is None else rule.safe_label(value)
+
+
+def _id(value: str | None) -> str | None:
+    return None if value is None else rule.safe_id(value)
+
+
+def _arm(value: str | None) -> str | None:
+    return value if value in rule.ARMS else None
+
+
+def _share(value: Any) -> int | None:
+    share = as_int(value)
+    return share if share is not None and 0 < share < 10_000 else None
+
+
+def _count(value: Any) -> int | None:
+    count = as_int(value)
+    return count if count is not None and 0 <= count < 10**12 else None
 
 
 @cache

@@ -42,6 +42,8 @@ class NativeReader(Reader):
     def read(self, record: dict[str, Any], emit: Emit) -> None:
         """Hand on one line; a line without a session, or a step without id, tool or outcome, is rejected."""
         kind = record.get("type")
+        if record.get("v", 1) != 1:
+            raise Reject("unknown_version")
         session = as_str(record.get("session"))
         if not session:
             raise Reject("no_session")
@@ -89,7 +91,7 @@ class NativeReader(Reader):
             raise Reject("step_without_tool")
         if outcome not in OUTCOMES:
             raise Reject("step_without_outcome")
-        decision, model = as_str(record.get("decision")), as_str(record.get("model"))
+        decision, model = as_str(record.get("decision")) or f"step:{call_id}", as_str(record.get("model"))
         targets = [text for text in map(as_str, as_list(record.get("targets"))) if text is not None]
         target = record.get("target")
         emit.call(
@@ -109,7 +111,7 @@ class NativeReader(Reader):
         tokens = as_dict(record.get("tokens"))
         if tokens or record.get("cost_usd") is not None:
             emit.turn(
-                **common, decision=decision or f"step:{call_id}", model=model, cost_usd=record.get("cost_usd"),
+                **common, decision=decision, model=model, cost_usd=record.get("cost_usd"),
                 tokens_input=as_int(tokens.get("input")), tokens_output=as_int(tokens.get("output")),
                 tokens_cache_read=as_int(tokens.get("cache_read")), tokens_cache_write=as_int(tokens.get("cache_write")),
             )

@@ -1,0 +1,146 @@
+"""The questions behind `drift`, `audit`, `waste`, `runs` and `ladder`: which runs, known when, in which columns.
+
+A room of its own because these commands share how they choose: by the end of a run, at an as-of. What was found is kept
+in the lake for everything that is known; for an earlier as-of the stages are run again over the steps up to it, so that
+a result for a given lake and as-of is the same for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from loopstats import audits, compare, drift, ladder, query, runs, waste
+from loopstats.errors import NothingError, UsageError
+from loopstats.estimate import Rate
+from loopstats.when import Interval, iso, moment
+
+if TYPE_CHECKING:
+    from loopstats.query import Filters
+    from loopstats.store import Snapshot
+
+Tables = Mapping[str, pl.DataFrame]
+NAMES = (
+    "steps", "turns", "sessions", "guards", "results", "loops", "drifts", "echoes", "ghosts", "chases", "bypasses", "resets",
+    "runs",
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def tables_as_of(snapshot: Snapshot, as_of_us: int) -> dict[str, pl.DataFrame]:
+    """The tables that these commands read, as they would stand had nothing come after the as-of."""
+    tables = {name: snapshot.read(name) for name in NAMES}
+    at = _EPOCH + timedelta(microseconds=as_of_us)
+    is_known = (pl.col("ts") <= at).fill_null(True)
+    timed = ("steps", "turns", "guards", "results")
+    known = {name: tables[name].filter(is_known) for name in timed}
+    if all(known[name].height == tables[name].height for name in timed):
+        return tables
+    tables |= known
+    steps, turns, guards = known["steps"], known["turns"], known["guards"]
+    ends = steps.group_by("run_id").agg(pl.col("step").max().alias("last_known"))
+    is_decided = (pl.col("outcome_at") <= at).fill_null(True)
+    tables["loops"] = (
+        tables["loops"].filter((pl.col("detected_at") <= at).fill_null(True)).join(ends, on="run_id", how="left", maintain_order="left")
+        .with_columns(pl.when(is_decided).then(pl.col("outcome_step")).alias("outcome_step"), pl.coalesce("last_known", "last_step").alias("last_step"))
+        .drop("last_known")
+    )
+    tables |= {
+        "drifts": drift.drifts(steps, turns), "echoes": drift.echoes(steps, turns), "ghosts": audits.ghosts(steps, guards, turns),
+        "chases": audits.chases(steps, turns), "bypasses": audits.bypasses(steps, guards, turns), "resets": audits.resets(steps, guards, turns),
+    }
+    tables["runs"] = runs.evaluate(steps, turns, tables["sessions"], known["results"], drift.frozen_stretches(steps), tables)
+    return tables
+
+
+def chosen(tables: Tables, interval: Interval, filters: Filters) -> dict[str, pl.DataFrame]:
+    """The tables of the runs that ended in the interval and meet the filters; `--where` is over the columns of `runs`."""
+    if filters.tools:
+        raise UsageError("--tool: a run has many tools; use it with drift or waste, or --where over the columns of runs")
+    kept = query.choose(tables["runs"], interval, filters, "last_at")
+    ids = kept.select("run_id")
+    return {name: kept if name == "runs" else frame.join(ids, on="run_id", how="semi", maintain_order="left") if "run_id" in frame.columns else frame
+            for name, frame in tables.items()}
+
+
+def drifts(tables: Tables, interval: Interval, filters: Filters, is_all: bool) -> tuple[pl.DataFrame, str]:
+    """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and the share
+    of runs in words: runs long enough for a window, of all times."""
+    frame = query.choose(tables["drifts"], interval, filters, "detected_at")
+    n = tables["runs"].filter(pl.col("count_steps") >= drift.WINDOW).height
+    found = frame.filter(pl.col("rule") == drift.DRIFT_1)
+    shown = frame if is_all else found
+    text = f"{drift.DRIFT_1} in {Rate(min(found['run_id'].n_unique(), n), n)} of all runs with {drift.WINDOW} steps or more"
+    return shown.sort("detected_at", "run_id", "rule", "first_step", descending=[True, False, False, False], nulls_last=True), text
+
+
+def audit(tables: Tables, is_all: bool) -> pl.DataFrame:
+    """One line a kind of finding with its rate, or with `is_all` one row a finding."""
+    done = audits.audit(tables)
+    if is_all:
+        return done.rows
+    lines = done.lines()
+    rates = [str(Rate(x, n)) for x, n in lines.select("x", "n").iter_rows()]
+    return lines.with_columns(pl.Series("rate", rates, dtype=pl.String))
+
+
+def wasted(tables: Tables, interval: Interval, filters: Filters, by: Sequence[str]) -> tuple[pl.DataFrame, str]:
+    """Totals of the wasted turns of the interval, by columns of `waste.WASTE_BY`; and their coverage in words."""
+    turns = waste.wasted_turns(waste.stretches_of(tables["loops"], tables["drifts"]), tables["steps"], tables["turns"])
+    turns = query.choose(turns, interval, filters, "ts")
+    everything = query.choose(tables["turns"], Interval(interval.as_of_us, interval.since_us, interval.until_us, interval.tz), query.Filters(), "ts")
+    total = waste.waste(turns, everything).row(0, named=True)
+    text = (
+        f"{total['count_turns']} turns in {total['count_runs']} runs, each counted once; tokens told for "
+        f"{Rate(total['count_turns_told'], total['count_turns'])}, price known for {Rate(total['count_turns_priced'], total['count_turns'])}"
+    )
+    return waste.waste(turns, everything, by), text
+
+
+def compared(table: pl.DataFrame, a: str, b: str, by: str, interval: Interval, zone: tzinfo) -> compare.Compared:
+    """Runs with `a` in the column `by` against those with `b`; by `period` each is `START..END` in the words of --since."""
+    if by == "period":
+        sides = [_period(table, text, interval, zone) for text in (a, b)]
+    elif by in compare.GROUPS:
+        sides = [table.filter(pl.col(by) == value) for value in (a, b)]
+    else:
+        raise UsageError(f"runs --compare --by {by}: use one of period, {', '.join(compare.GROUPS)}")
+    for value, side in zip((a, b), sides, strict=True):
+        if not side.height:
+            known = "" if by == "period" else "; there are: " + ", ".join(table[by].drop_nulls().unique().sort().head(10).to_list())
+            raise NothingError(f"no run has {by} {value!r}{known}")
+    return compare.compare(sides[0], sides[1], a, b)
+
+
+def _period(table: pl.DataFrame, text: str, interval: Interval, zone: tzinfo) -> pl.DataFrame:
+    start, dots, end = text.partition("..")
+    if not dots or not start:
+        raise UsageError(f"runs --by period {text!r}: write START..END, e.g. 2026-11-01..2026-11-08 or 14d..7d")
+    low = moment(start, interval.as_of_us, zone, "--compare")
+    high = moment(end, interval.as_of_us, zone, "--compare") if end else None
+    ends = [pl.lit(True)]
+    if low is not None:
+        ends.append(pl.col("last_at") >= _EPOCH + timedelta(microseconds=low))
+    if high is not None:
+        ends.append(pl.col("last_at") < _EPOCH + timedelta(microseconds=high))
+    if low is not None and high is not None and low >= high:
+        raise UsageError(f"runs --by period {text!r}: {iso(low)} is not before {iso(high)}")
+    return table.filter(pl.all_horizontal(ends))
+
+
+def climbed(policy: ladder.Policy, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame, str]:
+    """The ladder's tiers, the faults of the policy, and what was replayed in words."""
+    done = ladder.replay(policy, tables["steps"], tables["guards"], tables["turns"])
+    schema: dict[str, Any] = {"run_id": pl.String, "step": pl.Int64, "detail": pl.String}
+    faults = pl.DataFrame(done.fault_rows(), schema_overrides=schema)
+    tiers = pl.DataFrame(done.tier_rows(), schema_overrides={
+        "cleared_first_by": pl.String, "median_first_step": pl.Float64, "tokens_left": pl.Int64, "cost_left_micros": pl.Int64,
+    })
+    named = done.named()
+    text = f"policy {policy.name}: {done.count_cycles} cycles of {done.count_runs} runs; " + (
+        f"{len(named)} faults: {', '.join(named)}" if named else "no fault"
+    )
+    return tiers, faults, text
