@@ -71,7 +71,7 @@ def forty_one_steps() -> list[str]:
     for name in (*FILES, *FILES, *FILES):
         if log.number < 41:
             read(name)
-    log.add("result", 5, solved=False, ending="commit", claimed=True, bait="underspecified", expected_ending="ask")
+    log.add("result", 5, solved=False, ending="commit", claimed=True)
     lines = log.lines
     log = Log("shop-7", START + timedelta(days=1))
     spent = {"input": 2_000, "output": 8}
@@ -82,7 +82,7 @@ def forty_one_steps() -> list[str]:
     step("Edit", FIX, "The file src/pricing.py has been updated.")
     step("Bash", {"command": "pytest tests/test_total.py"}, "4 passed in 0.3")
     step("Bash", {"command": "git commit -am 'apply a code once'"}, "1 file changed")
-    log.add("result", 5, solved=True, ending="commit", claimed=True, bait="underspecified", expected_ending="ask")
+    log.add("result", 5, solved=True, ending="commit", claimed=True)
     return lines + log.lines
 
 

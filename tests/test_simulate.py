@@ -236,7 +236,7 @@ def test_expected_values_by_hand() -> None:
 
 
 def test_sessions_are_correlated_as_told(tmp_path: Path) -> None:
-    settings = World(seed=3, lift=0.0, base=0.5, loops=1200, loops_per_session=2, icc=0.6)
+    settings = World(seed=3, lift=0.0, base=0.5, loops=500, loops_per_session=2, icc=0.6)
     made = simulate.plant(settings, tmp_path / "logs")
     lake = Lake(tmp_path / "lake")
     run.ingest(lake, [str(made.logs)], settings.settings)

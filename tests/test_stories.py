@@ -74,7 +74,6 @@ def test_41_steps_checked_by_reading_and_claimed(shop: dict[str, pl.DataFrame]) 
     run = of(shop, "runs", "shop-41").row(0, named=True)
     assert run["is_unverified"] and run["last_verify"] == "failure" and run["solved"] is False and run["claimed"]
     assert str(compare.false_claims(shop["runs"])) == "1/2"
-    assert [(bait, str(rate)) for bait, rate in compare.endings(shop["runs"])] == [("underspecified", "0/2")]
     assert lines(shop)["unverified/1"] == (1, 2)
 
 

@@ -365,34 +365,20 @@ _PATH_OPERANDS = dict.fromkeys(
         basename dirname source . open sort uniq unzip gzip gunzip bzip2 xz zcat find install patch bash sh zsh python
         node ruby perl php lua tsx ts-node bun deno java pytest gofmt black prettier isort mypy flake8 pylint cobc gcc
         g++ cc clang clang++ rustc javac strip nm objdump ldd cd pushd py_compile shellcheck Rscript julia expect goto
-        create edit patch dos2unix rustfmt clang-format autopep8 yapf shfmt view eslint tac rev file column zip tsc
+        create edit patch dos2unix rustfmt clang-format autopep8 yapf shfmt view eslint tac rev file column zip tsc pyright basedpyright pyflakes pycodestyle pydocstyle bandit
+        vulture
         """
     ),
     0,
 )
 _PATH_OPERANDS.update(
     dict.fromkeys(
-        [
-            "grep",
-            "egrep",
-            "fgrep",
-            "zgrep",
-            "rg",
-            "ag",
-            "ack",
-            "sed",
-            "awk",
-            "gawk",
-            "jq",
-            "yq",
-            "chmod",
-            "chown",
-            "chgrp",
-            "fd",
-            "tr",
-            "search_file",
-            "ast-grep",
-        ],
+        _names(
+            """
+            grep egrep fgrep zgrep rg ag ack sed awk gawk jq yq chmod chown chgrp fd tr search_file ast-grep
+            ruff biome sqlfluff ty oxlint
+            """
+        ),
         1,
     )
 )
@@ -1891,6 +1877,7 @@ message target to channel
 find_file file_name
 search_dir search_term
 """
+_WRITTEN = frozenset({"query", "pattern", "regex", "prompt", "search_term", "expression", "description", "command", "label"})
 _TARGET_KEYS: dict[str, tuple[str, ...]] = {}
 
 
@@ -1966,13 +1953,24 @@ def _tool_targets(tool: str, known: str, arguments: dict[str, Any], cwd: str | N
     for key in _TARGET_KEYS.get(known or tool, ()):
         found_text = _scalar(arguments.get(key))
         if found_text:
-            return [_flat(found_text)]
+            return [_telling(key, _flat(found_text))]
     names = sorted(str(k) for k in arguments if str(k) == "id" or str(k)[-3:] == "_id")
     for name in names:
         found_text = _scalar(arguments.get(name))
         if found_text:
             return [_flat(found_text)]
     return []
+
+
+def _telling(key: str, text: str) -> str:
+    """A target out of an argument: ids and names as they are; what a person or a model wrote only as a hash.
+
+    A query or a pattern may hold code or a prompt, which the lake must not (METHOD 14); a short one tells as little as a name and stays readable.
+    """
+    if key not in _WRITTEN or len(text) <= 40:
+        return text
+    url = _rx("url").search(text) if key == "prompt" else None
+    return clean_url(url[0]) if url else "#" + sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _flat(text: str) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from loopstats.config import Settings
     from loopstats.estimate import Readout
+    from loopstats.hooks import Change
     from loopstats.output import Envelope, Layout
     from loopstats.query import Filters
     from loopstats.store import Snapshot
@@ -90,6 +91,7 @@ POWER_COLUMNS = (
     "n_treated",
     "n_holdout",
 )
+HOOK_COLUMNS = ("agent", "scope", "settings", "firing", "last_fired", "sessions", "path")
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
 
 DRIFT_COLUMNS = ("run", "reason", "first_step", "detected_step", "length", "lead_steps", "tokens", "cost_micros", "tool", "detected_at", "rule", "harness", "model", "project")
@@ -969,6 +971,91 @@ def ladder(
         answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
     if faults or answer.is_plain_table and answer.path is None:
         answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
+
+
+hook_app = typer.Typer(
+    help="The live hook of coding agents: put it in, take it out, prove that it fires, try it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(hook_app, name="hook")
+
+HookAgent = Annotated[str, typer.Option("--agent", metavar="NAME", help="claude-code or codex.")]
+Scope = Annotated[str, typer.Option("--scope", metavar="user|project", help="Whose settings; a project is this folder.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference, change nothing.")]
+
+
+@hook_app.command("install")
+def hook_install(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
+    """Merge the hook into an agent's settings; what was there stays, a copy is kept beside it."""
+    from loopstats import hooks
+
+    change = hooks.install(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
+    _tell_change(context.obj, change, "installed in", dry_run)
+
+
+@hook_app.command("uninstall")
+def hook_uninstall(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
+    """Take the hook out again; settings that were not touched since come back byte for byte."""
+    from loopstats import hooks
+
+    change = hooks.uninstall(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
+    _tell_change(context.obj, change, "taken out of", dry_run)
+
+
+@hook_app.command("status")
+def hook_status(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
+    """Tell per agent how its settings stand, and from the spool when its hook last fired."""
+    answer = _answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import hooks
+
+    found = hooks.status(Path.cwd(), os.environ, now_us())
+    rows = [vars(row) | {"notes": "; ".join(row.notes)} for row in found]
+    _write_static(answer, "hook_status", pl.DataFrame(rows), HOOK_COLUMNS)
+    for row in found:
+        for note in row.notes:
+            answer.context.note(f"{row.agent} ({row.scope}): {note}")
+    noted = hooks.faults(os.environ)
+    if noted:
+        answer.context.note(f"the hook noted faults, the last: {noted[0]['fault']} at {noted[0]['ts']}")
+    if any(row.settings in ("partial", "moved", "unreadable") for row in found):
+        raise typer.Exit(FINDING)
+
+
+@hook_app.command("test")
+def hook_test(
+    context: typer.Context, agent: HookAgent, scope: Scope = "user", format_: Format = None, json: Json = False,
+    output: Output = None,
+) -> None:
+    """Feed a recorded session through the installed command line, once for each arm, into a spool of its own."""
+    answer = _answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import hooks
+
+    checks = hooks.trial(hooks.agent_named(agent), scope, Path.cwd(), os.environ)
+    _write_static(answer, "hook_test", pl.DataFrame([vars(check) for check in checks]))
+    if not all(check.is_ok for check in checks):
+        raise typer.Exit(FINDING)
+
+
+@hook_app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def hook_run(context: typer.Context) -> None:
+    """Answer one event on stdin, as the agent would start it but slower: for trying out."""
+    from loopstats import hook
+
+    hook.main(context.args)
+
+
+def _tell_change(given: Globals, change: Change, words: str, is_dry: bool) -> None:
+    if is_dry:
+        sys.stdout.write(change.diff)
+    given.note(f"{change.path}: nothing to change" if change.is_none else f"{'would be ' * is_dry}{words} {change.path}")
+    for note in change.notes:
+        given.note(note)
 
 
 def _names(given: list[str] | None) -> tuple[str, ...]:

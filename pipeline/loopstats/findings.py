@@ -8,6 +8,7 @@ a result for a given lake and as-of is the same for ever.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 
@@ -67,13 +68,14 @@ def chosen(tables: Tables, interval: Interval, filters: Filters) -> dict[str, pl
 
 
 def drifts(tables: Tables, interval: Interval, filters: Filters, is_all: bool) -> tuple[pl.DataFrame, str]:
-    """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and the share
-    of runs in words: runs long enough for a window, of all times."""
+    """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and in words the
+    share of the runs that ended in the interval and are long enough for a window, whatever `--tool` and `--where` say."""
     frame = query.choose(tables["drifts"], interval, filters, "detected_at")
-    n = tables["runs"].filter(pl.col("count_steps") >= drift.WINDOW).height
-    found = frame.filter(pl.col("rule") == drift.DRIFT_1)
-    shown = frame if is_all else found
-    text = f"{drift.DRIFT_1} in {Rate(min(found['run_id'].n_unique(), n), n)} of all runs with {drift.WINDOW} steps or more"
+    shown = frame if is_all else frame.filter(pl.col("rule") == drift.DRIFT_1)
+    ended = query.choose(tables["runs"], interval, replace(filters, tools=(), where=None), "last_at")
+    long_enough = ended.filter(pl.col("count_steps") >= drift.WINDOW)
+    rate = Rate(long_enough.filter(pl.col("count_drifts") > 0).height, long_enough.height)
+    text = f"{drift.DRIFT_1} in {rate} runs with {drift.WINDOW} steps or more"
     return shown.sort("detected_at", "run_id", "rule", "first_step", descending=[True, False, False, False], nulls_last=True), text
 
 
@@ -141,6 +143,6 @@ def climbed(policy: ladder.Policy, tables: Tables) -> tuple[pl.DataFrame, pl.Dat
     })
     named = done.named()
     text = f"policy {policy.name}: {done.count_cycles} cycles of {done.count_runs} runs; " + (
-        f"{len(named)} faults: {', '.join(named)}" if named else "no fault"
+        f"faults ({len(named)}): {', '.join(named)}" if named else "no fault"
     )
     return tiers, faults, text
