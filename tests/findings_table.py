@@ -11,9 +11,14 @@ import polars as pl
 from corpus_lake import corpus_tables
 
 FINDINGS = {
-    "strategy-loop/1": ("loops", "strategy-loop/1"), "repeat/1": ("loops", "repeat/1"), "drift/0": ("drifts", "drift/0"),
-    "drift/1": ("drifts", "drift/1"), "echo/1": ("echoes", "echo/1"), "ghost/1": ("ghosts", "ghost/1"),
-    "chase/1": ("chases", "chase/1"), "bypass/1": ("bypasses", "bypass/1"),
+    "strategy-loop/1": ("loops", "strategy-loop/1"),
+    "repeat/1": ("loops", "repeat/1"),
+    "drift/0": ("drifts", "drift/0"),
+    "drift/1": ("drifts", "drift/1"),
+    "echo/1": ("echoes", "echo/1"),
+    "ghost/1": ("ghosts", "ghost/1"),
+    "chase/1": ("chases", "chase/1"),
+    "bypass/1": ("bypasses", "bypass/1"),
 }
 
 
@@ -26,10 +31,18 @@ def per_format(tables: dict[str, pl.DataFrame]) -> list[str]:
     for name, part in [*parts, ("all", runs)]:
         ids = part["run_id"].implode()
         counts = [
-            tables[table].filter((pl.col("rule") == rule) & pl.col("run_id").is_in(ids))["run_id"].n_unique() for table, rule in FINDINGS.values()
+            tables[table].filter((pl.col("rule") == rule) & pl.col("run_id").is_in(ids))["run_id"].n_unique()
+            for table, rule in FINDINGS.values()
         ]
         edited = part["is_unverified"].drop_nulls()
-        cells = [name, part.height, part["count_steps"].sum(), part["count_state_known"].sum(), *counts, f"{int(edited.sum())}/{edited.len()}"]
+        cells = [
+            name,
+            part.height,
+            part["count_steps"].sum(),
+            part["count_state_known"].sum(),
+            *counts,
+            f"{int(edited.sum())}/{edited.len()}",
+        ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
@@ -44,9 +57,16 @@ def healthy_share(tables: dict[str, pl.DataFrame]) -> list[str]:
         first, last = ("first_step", "last_step") if table != "loops" else ("first", "detected_step")
         if table == "loops":
             found = found.with_columns((pl.col("detected_step") - pl.col("span_steps")).alias("first"))
-        flagged = found.select("run_id", pl.col(first).alias("a"), pl.col(last).alias("b"), *([] if table != "echoes" else ["fingerprint"])).join(
-            steps.select("run_id", "step", pl.col("fingerprint").alias("print")), on="run_id"
-        ).filter((pl.col("step") >= pl.col("a")) & (pl.col("step") <= pl.col("b")))
+        flagged = (
+            found.select(
+                "run_id",
+                pl.col(first).alias("a"),
+                pl.col(last).alias("b"),
+                *([] if table != "echoes" else ["fingerprint"]),
+            )
+            .join(steps.select("run_id", "step", pl.col("fingerprint").alias("print")), on="run_id")
+            .filter((pl.col("step") >= pl.col("a")) & (pl.col("step") <= pl.col("b")))
+        )
         if table == "echoes":
             flagged = flagged.filter(pl.col("print") == pl.col("fingerprint"))
         count = flagged.select("run_id", "step").unique().height

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import oracle
 import polars as pl
 from hypothesis import strategies as st
 
+import oracle
 from loopstats import run
 from loopstats.config import Experiment, Settings
 from loopstats.store import Lake
@@ -60,24 +60,50 @@ def log_of(values: list[Any]) -> tuple[list[str], dict[str, list[dict[str, Any]]
             common["agent"] = agent
         if kind == "step":
             decision += 1 if turn else 0
-            lines.append(json.dumps(common | {
-                "type": "step", "id": f"e{number}", "tool": tool, "target": target, "outcome": outcome, "message": "boom",
-                "decision": f"d{decision}", "signature": signature, "tokens": {"input": number, "output": 1},
-            }))
-            runs.setdefault(run_id, []).append({
-                "kind": TOOLS[tool], "actor": "agent", "action": tool, "target": target, "outcome": outcome,
-                "signature": signature if outcome == "failure" else None, "decision": decision, "ts": clock * 1_000_000,
-                "source_file": "log", "source_line": len(lines), "call_id": f"e{number}",
-            })
+            lines.append(
+                json.dumps(
+                    common
+                    | {
+                        "type": "step",
+                        "id": f"e{number}",
+                        "tool": tool,
+                        "target": target,
+                        "outcome": outcome,
+                        "message": "boom",
+                        "decision": f"d{decision}",
+                        "signature": signature,
+                        "tokens": {"input": number, "output": 1},
+                    }
+                )
+            )
+            runs.setdefault(run_id, []).append(
+                {
+                    "kind": TOOLS[tool],
+                    "actor": "agent",
+                    "action": tool,
+                    "target": target,
+                    "outcome": outcome,
+                    "signature": signature if outcome == "failure" else None,
+                    "decision": decision,
+                    "ts": clock * 1_000_000,
+                    "source_file": "log",
+                    "source_line": len(lines),
+                    "call_id": f"e{number}",
+                }
+            )
         elif kind == "delivery":
-            lines.append(json.dumps(common | {"type": "delivery", "signature": signature, "arm": "treated", "delivered": True}))
+            lines.append(
+                json.dumps(common | {"type": "delivery", "signature": signature, "arm": "treated", "delivered": True})
+            )
         else:
             record = common | {"type": "session", "project": "p"}
             if kind == "enrol":
                 record |= {"experiment": "x", "salt_id": EXPERIMENT.salt_id, "share_bp": EXPERIMENT.share_bp}
             lines.append(json.dumps(record))
             if kind == "enrol":
-                naming.setdefault(session, {"ts": clock * 1_000_000, "file": "log", "line": len(lines), "is_session": True})
+                naming.setdefault(
+                    session, {"ts": clock * 1_000_000, "file": "log", "line": len(lines), "is_session": True}
+                )
     for steps in runs.values():
         for number, step in enumerate(steps):
             step["step"] = number
@@ -90,7 +116,8 @@ def expected_loops(runs: dict[str, list[dict[str, Any]]], naming: dict[str, dict
     for run_id, steps in runs.items():
         by_session.setdefault(run_id.split("/")[0], {})[run_id] = steps
     rows = [
-        row for session, mine in by_session.items()
+        row
+        for session, mine in by_session.items()
         for row in oracle.loops_of_session(mine, naming.get(session), SALT, EXPERIMENT.share_bp, SETTINGS.maturity_us)
     ]
     return sorted(rows, key=lambda r: (r["run_id"], r["signature"], r["rule"], r["is_enrolled"]))
@@ -118,7 +145,7 @@ def assert_same(one: dict[str, pl.DataFrame], other: dict[str, pl.DataFrame]) ->
     """Table by table, with the differing rows in the message."""
     assert one.keys() == other.keys()
     for name, frame in one.items():
-        assert frame.equals(other[name]), f"{name} differs:\n{frame.join(other[name], on=frame.columns, how='anti', nulls_equal=True)}" \
+        assert frame.equals(other[name]), (
+            f"{name} differs:\n{frame.join(other[name], on=frame.columns, how='anti', nulls_equal=True)}"
             f"\n{other[name].join(frame, on=frame.columns, how='anti', nulls_equal=True)}"
-
-
+        )

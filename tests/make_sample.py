@@ -108,16 +108,34 @@ class Dice:
 
 # --- the shop's repository: what can be worked on and how it fails ---------------------------------------------------
 
-SOURCES = ("src/cart/total.ts", "src/cart/discount.ts", "src/checkout/address.ts", "src/checkout/payment.ts",
-           "src/catalog/search.ts", "src/catalog/facets.ts", "src/orders/refund.ts", "src/orders/invoice.ts")
+SOURCES = (
+    "src/cart/total.ts",
+    "src/cart/discount.ts",
+    "src/checkout/address.ts",
+    "src/checkout/payment.ts",
+    "src/catalog/search.ts",
+    "src/catalog/facets.ts",
+    "src/orders/refund.ts",
+    "src/orders/invoice.ts",
+)
 MODULES = ("shop/pricing.py", "shop/stock.py", "shop/shipping.py", "shop/vouchers.py", "shop/tax.py", "shop/mailer.py")
-TESTS = ("tests/test_cart.py", "tests/test_checkout.py", "tests/test_refund.py", "tests/test_stock.py",
-         "tests/test_vouchers.py", "tests/test_invoice.py")
+TESTS = (
+    "tests/test_cart.py",
+    "tests/test_checkout.py",
+    "tests/test_refund.py",
+    "tests/test_stock.py",
+    "tests/test_vouchers.py",
+    "tests/test_invoice.py",
+)
 SCRIPTS = ("scripts/import_orders.py", "scripts/rebuild_index.py", "scripts/export_bills.py", "scripts/sync_stock.py")
 TOOLS = ("tools/seed.js", "tools/warm-cache.js", "tools/resize-images.js", "tools/check-links.js")
 MIGRATIONS = ("db/0041_order_lines.sql", "db/0042_vouchers.sql", "db/0043_refunds.sql", "db/0044_stock_index.sql")
-CALLS = ("http://shop.test/api/orders/import", "http://shop.test/api/refunds/open", "http://shop.test/api/stock/sync",
-         "http://shop.test/api/vouchers/issue")
+CALLS = (
+    "http://shop.test/api/orders/import",
+    "http://shop.test/api/refunds/open",
+    "http://shop.test/api/stock/sync",
+    "http://shop.test/api/vouchers/issue",
+)
 CONTENTS = frozenset({"old_string", "new_string", "content", "body"})
 NOTES = ("docs/checkout.md", "docs/refunds.md", "docs/stock.md", "docs/release-notes.md")
 
@@ -142,61 +160,198 @@ class Fault:
     ok: str = ""
 
 
-def _shell(name: str, program: str, command: str, targets: tuple[str, ...], exit_code: int, text: str,
-           ok: str = "") -> Fault:
+def _shell(
+    name: str, program: str, command: str, targets: tuple[str, ...], exit_code: int, text: str, ok: str = ""
+) -> Fault:
     return Fault(name, "Bash", program, {"command": command}, targets, text, exit_code, ok=ok)
 
 
 FAULTS = (
-    Fault("edit-miss", "Edit", "", {"file_path": "{t}", "old_string": "return total;", "new_string": "return sum;"},
-          SOURCES, "String to replace not found in file.", ok="The file {t} has been updated."),
-    Fault("edit-stale", "Edit", "", {"file_path": "{t}", "old_string": "rate = 0", "new_string": "rate = base_rate()"},
-          MODULES, "File has been modified since read, either by the user or by a linter. Read it again first.",
-          ok="The file {t} has been updated."),
-    Fault("write-denied", "Write", "", {"file_path": "{t}", "content": "placeholder\n"}, MIGRATIONS,
-          "EACCES: permission denied, open '{t}'", ok="File created successfully at: {t}"),
-    _shell("pytest-import", "pytest", "pytest {t}", TESTS, 2,
-           "ImportError while importing test module '{t}'.\nE   ModuleNotFoundError: No module named 'shop.currency'\n"
-           "ERROR {t}\n1 error in 0.{a}s", "4 passed in 0.{a}s"),
-    _shell("pytest-fixture", "pytest", "pytest -q {t}", TESTS, 1,
-           "E       fixture 'db_session' not found\n{t}:{a}\nERROR {t}\n1 error in 0.{b}s", "6 passed in 1.{a}s"),
-    _shell("tsc-name", "tsc", "npx tsc --noEmit {t}", SOURCES, 2,
-           "{t}({a},{b}): error TS2304: Cannot find name 'TaxRate'."),
-    _shell("eslint-undef", "eslint", "npx eslint {t}", SOURCES, 1,
-           "{t}\n  {a}:{b}  error  'formatMoney' is not defined  no-undef\n\n✖ 1 problem (1 error, 0 warnings)"),
-    _shell("node-module", "node", "node {t}", TOOLS, 1,
-           "node:internal/modules/cjs/loader:{a}\n  throw err;\n  ^\n\nError: Cannot find module './rates'\n"
-           "Require stack:\n- {t}", "done in {a} ms"),
-    _shell("python-key", "python", "python {t}", SCRIPTS, 1,
-           "Traceback (most recent call last):\n  File \"{t}\", line {a}, in <module>\n    main()\n"
-           "  File \"{t}\", line {b}, in main\n    row['currency']\nKeyError: 'currency'", "{a} rows written"),
-    _shell("psql-relation", "psql", "psql shop -f {t}", MIGRATIONS, 3,
-           "psql:{t}:{a}: ERROR:  relation \"order_lines\" does not exist", "CREATE TABLE"),
-    _shell("mypy-assign", "mypy", "mypy {t}", MODULES, 1,
-           "{t}:{a}: error: Incompatible types in assignment (expression has type \"str\", variable has type \"int\")  "
-           "[assignment]\nFound 1 error in 1 file (checked 1 source file)",
-           "Success: no issues found in 1 source file"),
-    _shell("ruff-name", "ruff", "ruff check {t}", MODULES, 1,
-           "{t}:{a}:{b}: F821 Undefined name `basket`\nFound 1 error.", "All checks passed!"),
-    Fault("api-422", "http_request", "", {"method": "POST", "url": "{t}"}, CALLS,
-          "422 Unprocessable Entity: field 'vat_id' is required", code="422", kind="execute", ok="200 OK"),
-    Fault("comment-403", "post_comment", "", {"issue_id": "{t}", "body": "Fixed in the last commit."},
-          ("shop-118", "shop-131", "shop-140"), "403 Forbidden: the token may not comment on this issue", code="403",
-          kind="communicate", ok="comment added"),
-    Fault("api-429", "http_request", "", {"method": "POST", "url": "{t}"}, CALLS,
-          "429 Too Many Requests: retry after {a} s", code="429", kind="execute", is_infra=True, ok="200 OK"),
-    Fault("api-503", "http_request", "", {"method": "POST", "url": "{t}"}, CALLS,
-          "503 Service Unavailable: {a} requests are waiting", code="503", kind="execute", is_infra=True, ok="200 OK"),
+    Fault(
+        "edit-miss",
+        "Edit",
+        "",
+        {"file_path": "{t}", "old_string": "return total;", "new_string": "return sum;"},
+        SOURCES,
+        "String to replace not found in file.",
+        ok="The file {t} has been updated.",
+    ),
+    Fault(
+        "edit-stale",
+        "Edit",
+        "",
+        {"file_path": "{t}", "old_string": "rate = 0", "new_string": "rate = base_rate()"},
+        MODULES,
+        "File has been modified since read, either by the user or by a linter. Read it again first.",
+        ok="The file {t} has been updated.",
+    ),
+    Fault(
+        "write-denied",
+        "Write",
+        "",
+        {"file_path": "{t}", "content": "placeholder\n"},
+        MIGRATIONS,
+        "EACCES: permission denied, open '{t}'",
+        ok="File created successfully at: {t}",
+    ),
+    _shell(
+        "pytest-import",
+        "pytest",
+        "pytest {t}",
+        TESTS,
+        2,
+        "ImportError while importing test module '{t}'.\nE   ModuleNotFoundError: No module named 'shop.currency'\n"
+        "ERROR {t}\n1 error in 0.{a}s",
+        "4 passed in 0.{a}s",
+    ),
+    _shell(
+        "pytest-fixture",
+        "pytest",
+        "pytest -q {t}",
+        TESTS,
+        1,
+        "E       fixture 'db_session' not found\n{t}:{a}\nERROR {t}\n1 error in 0.{b}s",
+        "6 passed in 1.{a}s",
+    ),
+    _shell(
+        "tsc-name", "tsc", "npx tsc --noEmit {t}", SOURCES, 2, "{t}({a},{b}): error TS2304: Cannot find name 'TaxRate'."
+    ),
+    _shell(
+        "eslint-undef",
+        "eslint",
+        "npx eslint {t}",
+        SOURCES,
+        1,
+        "{t}\n  {a}:{b}  error  'formatMoney' is not defined  no-undef\n\n✖ 1 problem (1 error, 0 warnings)",
+    ),
+    _shell(
+        "node-module",
+        "node",
+        "node {t}",
+        TOOLS,
+        1,
+        "node:internal/modules/cjs/loader:{a}\n  throw err;\n  ^\n\nError: Cannot find module './rates'\n"
+        "Require stack:\n- {t}",
+        "done in {a} ms",
+    ),
+    _shell(
+        "python-key",
+        "python",
+        "python {t}",
+        SCRIPTS,
+        1,
+        'Traceback (most recent call last):\n  File "{t}", line {a}, in <module>\n    main()\n'
+        "  File \"{t}\", line {b}, in main\n    row['currency']\nKeyError: 'currency'",
+        "{a} rows written",
+    ),
+    _shell(
+        "psql-relation",
+        "psql",
+        "psql shop -f {t}",
+        MIGRATIONS,
+        3,
+        'psql:{t}:{a}: ERROR:  relation "order_lines" does not exist',
+        "CREATE TABLE",
+    ),
+    _shell(
+        "mypy-assign",
+        "mypy",
+        "mypy {t}",
+        MODULES,
+        1,
+        '{t}:{a}: error: Incompatible types in assignment (expression has type "str", variable has type "int")  '
+        "[assignment]\nFound 1 error in 1 file (checked 1 source file)",
+        "Success: no issues found in 1 source file",
+    ),
+    _shell(
+        "ruff-name",
+        "ruff",
+        "ruff check {t}",
+        MODULES,
+        1,
+        "{t}:{a}:{b}: F821 Undefined name `basket`\nFound 1 error.",
+        "All checks passed!",
+    ),
+    Fault(
+        "api-422",
+        "http_request",
+        "",
+        {"method": "POST", "url": "{t}"},
+        CALLS,
+        "422 Unprocessable Entity: field 'vat_id' is required",
+        code="422",
+        kind="execute",
+        ok="200 OK",
+    ),
+    Fault(
+        "comment-403",
+        "post_comment",
+        "",
+        {"issue_id": "{t}", "body": "Fixed in the last commit."},
+        ("shop-118", "shop-131", "shop-140"),
+        "403 Forbidden: the token may not comment on this issue",
+        code="403",
+        kind="communicate",
+        ok="comment added",
+    ),
+    Fault(
+        "api-429",
+        "http_request",
+        "",
+        {"method": "POST", "url": "{t}"},
+        CALLS,
+        "429 Too Many Requests: retry after {a} s",
+        code="429",
+        kind="execute",
+        is_infra=True,
+        ok="200 OK",
+    ),
+    Fault(
+        "api-503",
+        "http_request",
+        "",
+        {"method": "POST", "url": "{t}"},
+        CALLS,
+        "503 Service Unavailable: {a} requests are waiting",
+        code="503",
+        kind="execute",
+        is_infra=True,
+        ok="200 OK",
+    ),
 )
-BUILD = _shell("build-entry", "npm", "npm run build", ("npm run build",), 1,
-               "> harbor-shop@4.2.0 build\n> vite build\n\nerror during build:\n"
-               "RollupError: \"formatMoney\" is not exported by \"src/cart/total.ts\".", "built in 2.{a}s")
-PATCH = Fault("patch-lines", "apply_patch", "",
-              {"input": "*** Begin Patch\n*** Update File: {t}\n@@\n-const rate = 0;\n+const rate = 1;\n*** End Patch"},
-              SOURCES, "error: Failed to find expected lines in {t}", ok="Success. Updated the following files:\nM {t}")
+BUILD = _shell(
+    "build-entry",
+    "npm",
+    "npm run build",
+    ("npm run build",),
+    1,
+    "> harbor-shop@4.2.0 build\n> vite build\n\nerror during build:\n"
+    'RollupError: "formatMoney" is not exported by "src/cart/total.ts".',
+    "built in 2.{a}s",
+)
+PATCH = Fault(
+    "patch-lines",
+    "apply_patch",
+    "",
+    {"input": "*** Begin Patch\n*** Update File: {t}\n@@\n-const rate = 0;\n+const rate = 1;\n*** End Patch"},
+    SOURCES,
+    "error: Failed to find expected lines in {t}",
+    ok="Success. Updated the following files:\nM {t}",
+)
 BY_NAME = {fault.name: fault for fault in (*FAULTS, BUILD, PATCH)}
-CLAUDE_FAULTS = tuple(BY_NAME[name] for name in (
-    "edit-miss", "edit-stale", "pytest-import", "tsc-name", "python-key", "mypy-assign", "node-module", "ruff-name"))
+CLAUDE_FAULTS = tuple(
+    BY_NAME[name]
+    for name in (
+        "edit-miss",
+        "edit-stale",
+        "pytest-import",
+        "tsc-name",
+        "python-key",
+        "mypy-assign",
+        "node-module",
+        "ruff-name",
+    )
+)
 CODEX_FAULTS = tuple(BY_NAME[name] for name in ("pytest-fixture", "python-key", "ruff-name"))
 
 
@@ -285,8 +440,17 @@ class Session:
         """The prompt version, which changed on one day."""
         return "prompt-7" if self.start < FIRST_DAY + 17 * DAY else "prompt-8"
 
-    def step(self, tool: str, args: dict[str, Any], outcome: str | None, text: str = "", *, same_turn: bool = False,
-             wait: int | None = None, **more: Any) -> Step:
+    def step(
+        self,
+        tool: str,
+        args: dict[str, Any],
+        outcome: str | None,
+        text: str = "",
+        *,
+        same_turn: bool = False,
+        wait: int | None = None,
+        **more: Any,
+    ) -> Step:
         """Add a step; `wait` seconds pass before it (drawn where not given)."""
         if not same_turn:
             self.turn += 1
@@ -294,8 +458,11 @@ class Session:
         seconds = wait if wait is not None else self.dice.between(1, 2) if same_turn else self.dice.between(5, 48)
         self.now_ms += seconds * 1000 + self.dice.between(0, 999)
         key = (self.name, self.agent, self._calls)
-        call_id = {"native": f"c{self._calls}", "claude-code": "toolu_01" + hex_id(22, "toolu", *key),
-                   "codex": "call_" + hex_id(24, "call", *key)}[self.form]
+        call_id = {
+            "native": f"c{self._calls}",
+            "claude-code": "toolu_01" + hex_id(22, "toolu", *key),
+            "codex": "call_" + hex_id(24, "call", *key),
+        }[self.form]
         made = Step(call_id, self.now_ms, self.turn, tool, args, outcome, text, **more)
         self.entries.append(made)
         return made
@@ -305,19 +472,43 @@ class Session:
         self.now_ms += self.dice.between(20, 400)
         self.entries.append(Note(self.now_ms, record))
 
-    def fail(self, fault: Fault, target: str, *, same_turn: bool = False, wait: int | None = None,
-             outcome: str = "failure", reason: str | None = None) -> Step:
+    def fail(
+        self,
+        fault: Fault,
+        target: str,
+        *,
+        same_turn: bool = False,
+        wait: int | None = None,
+        outcome: str = "failure",
+        reason: str | None = None,
+    ) -> Step:
         """A failed step of `fault`, with numbers of its own in the text."""
         text = fault.text.format(t=target, a=self.dice.between(11, 98), b=self.dice.between(3, 79))
-        return self.step(fault.tool, _args(fault, target), outcome, text, same_turn=same_turn, wait=wait,
-                         exit_code=fault.exit_code if outcome == "failure" else None, code=fault.code, kind=fault.kind,
-                         reason=reason)
+        return self.step(
+            fault.tool,
+            _args(fault, target),
+            outcome,
+            text,
+            same_turn=same_turn,
+            wait=wait,
+            exit_code=fault.exit_code if outcome == "failure" else None,
+            code=fault.code,
+            kind=fault.kind,
+            reason=reason,
+        )
 
     def succeed(self, fault: Fault, target: str, wait: int | None = None) -> Step:
         """A step of `fault`'s call that works."""
         text = fault.ok.format(t=target, a=self.dice.between(11, 98))
-        return self.step(fault.tool, _args(fault, target), "success", text, wait=wait, kind=fault.kind,
-                         exit_code=None if fault.exit_code is None else 0)
+        return self.step(
+            fault.tool,
+            _args(fault, target),
+            "success",
+            text,
+            wait=wait,
+            kind=fault.kind,
+            exit_code=None if fault.exit_code is None else 0,
+        )
 
     def look(self) -> None:
         """A read-only step: never an attempt."""
@@ -326,12 +517,14 @@ class Session:
             command = self.dice.pick((f"sed -n '1,80p' {path}", f"cat {path}", "git status --short"))
             self.step("Bash", {"command": command}, "success", "export const rate = 0.19;", exit_code=0)
             return
-        tool, args, text = self.dice.pick((
-            ("Read", {"file_path": path}, "     1\texport const rate = 0.19;"),
-            ("Grep", {"pattern": "formatMoney", "path": path.split("/")[0]}, f"Found 1 file\n{path}"),
-            ("Bash", {"command": f"git diff {path}"}, ""),
-            ("Bash", {"command": f"ls {path.rsplit('/', 1)[0]}"}, path.rsplit("/", 1)[1]),
-        ))
+        tool, args, text = self.dice.pick(
+            (
+                ("Read", {"file_path": path}, "     1\texport const rate = 0.19;"),
+                ("Grep", {"pattern": "formatMoney", "path": path.split("/")[0]}, f"Found 1 file\n{path}"),
+                ("Bash", {"command": f"git diff {path}"}, ""),
+                ("Bash", {"command": f"ls {path.rsplit('/', 1)[0]}"}, path.rsplit("/", 1)[1]),
+            )
+        )
         self.step(tool, args, "success", text, exit_code=0 if tool == "Bash" else None)
 
     def work(self, beside: Fault | None) -> None:
@@ -342,13 +535,24 @@ class Session:
         elif self.form == "codex":
             self.step("Bash", {"command": f"touch {note}"}, "success", "", exit_code=0)
         else:
-            self.step("Edit", {"file_path": note, "old_string": "TBD", "new_string": "done"}, "success",
-                      f"The file {note} has been updated.")
+            self.step(
+                "Edit",
+                {"file_path": note, "old_string": "TBD", "new_string": "done"},
+                "success",
+                f"The file {note} has been updated.",
+            )
 
     def enrol(self) -> None:
         """The collector's record that the session is in the experiment."""
-        self.note(type="session", experiment=EXPERIMENT, salt_id=rule.salt_id(SALT), share_bp=SHARE_BP, epoch=EPOCH,
-                  rule_digest=rule_digest(), **self._facts())
+        self.note(
+            type="session",
+            experiment=EXPERIMENT,
+            salt_id=rule.salt_id(SALT),
+            share_bp=SHARE_BP,
+            epoch=EPOCH,
+            rule_digest=rule_digest(),
+            **self._facts(),
+        )
 
     def introduce(self) -> None:
         """The session record of a session that is in no experiment."""
@@ -356,8 +560,13 @@ class Session:
 
     def _facts(self) -> dict[str, str]:
         harness = {"native": "acme-agent 2.1", "claude-code": "claude-code 2.1.42", "codex": "codex"}[self.form]
-        return {"project": self.project, "harness": harness, "model": self.model, "group": self.group,
-                "cwd": CWD if self.form == "native" else HOME}
+        return {
+            "project": self.project,
+            "harness": harness,
+            "model": self.model,
+            "group": self.group,
+            "cwd": CWD if self.form == "native" else HOME,
+        }
 
 
 def _args(fault: Fault, target: str) -> dict[str, str]:
@@ -391,8 +600,17 @@ def fault_signature(name: str, form: str) -> str:
     fault = BY_NAME[name]
     found = set()
     for n, target in enumerate(fault.targets[:4]):
-        step = Step("", 0, 0, fault.tool, {}, "failure", fault.text.format(t=target, a=12 + 31 * n, b=5 + 17 * n),
-                    fault.exit_code, fault.code)
+        step = Step(
+            "",
+            0,
+            0,
+            fault.tool,
+            {},
+            "failure",
+            fault.text.format(t=target, a=12 + 31 * n, b=5 + 17 * n),
+            fault.exit_code,
+            fault.code,
+        )
         found.add(signature_of(step, form))
     if len(found) != 1:
         raise SystemExit(f"{fault.name}: {len(found)} signatures in {form}; its texts must fall into one class")
@@ -423,12 +641,16 @@ class Planner:
             chance, rate = draw(self.seed, "outcome", session.run_id, signature), BREAK_RATE[arm]
             outcome = "broke" if chance < rate else "unresolved" if chance < rate + UNRESOLVED_RATE else "recurred"
         shape = draw(self.seed, "shape", session.run_id, signature)
-        pattern = next(word for limit, word in (
-            (0.34, "ABA"), (0.54, "AAB"), (0.85, "ABC"), (0.93, "AAAB"), (1.0, "parallel")) if shape < limit)
+        pattern = next(
+            word
+            for limit, word in ((0.34, "ABA"), (0.54, "AAB"), (0.85, "ABC"), (0.93, "AAAB"), (1.0, "parallel"))
+            if shape < limit
+        )
         if pattern == "parallel" and session.form != "native":
             pattern = "ABC"
         is_interrupted = (
-            pattern in ("ABA", "ABC") and len(fault.targets) > 3
+            pattern in ("ABA", "ABC")
+            and len(fault.targets) > 3
             and draw(self.seed, "interrupted", session.run_id, signature) < 0.15
         )
         return Plan(fault, signature, arm, arm_bp, outcome, pattern, is_interrupted)
@@ -449,10 +671,18 @@ def plant(session: Session, plan: Plan) -> None:
         used.append(targets["ABC".index(letter)])
         step = session.fail(fault, used[-1], same_turn=is_parallel)
         if plan.pattern == "AAAB" and n == 2:
-            session.loops.append(_row(session, plan, step, rule.REPEAT, count_events=3, count_targets=1,
-                                      count_decisions=3))
-    row = _row(session, plan, step, rule.STRATEGY_LOOP, count_events=len(order), count_targets=len(set(used)),
-               count_decisions=1 if plan.pattern == "parallel" else len(order))
+            session.loops.append(
+                _row(session, plan, step, rule.REPEAT, count_events=3, count_targets=1, count_decisions=3)
+            )
+    row = _row(
+        session,
+        plan,
+        step,
+        rule.STRATEGY_LOOP,
+        count_events=len(order),
+        count_targets=len(set(used)),
+        count_decisions=1 if plan.pattern == "parallel" else len(order),
+    )
     session.loops.append(row)
     if session.experiment:
         _announce(session, plan, step)
@@ -482,18 +712,28 @@ def plant(session: Session, plan: Plan) -> None:
         session.succeed(fault, failing[0], wait=MATURITY + 7200)
         row["outcome_final"] = "broke"
     elif plan.is_sidestepped:
-        session.step("Write", {"file_path": failing[0], "content": "rewritten\n"}, "success",
-                     f"The file {failing[0]} has been updated.")
+        session.step(
+            "Write",
+            {"file_path": failing[0], "content": "rewritten\n"},
+            "success",
+            f"The file {failing[0]} has been updated.",
+        )
 
 
 def _row(session: Session, plan: Plan, step: Step, rule_name: str, **counts: int) -> dict[str, Any]:
     is_strategy = rule_name == rule.STRATEGY_LOOP
     is_enrolled = session.experiment is not None
     row: dict[str, Any] = {
-        "run_id": session.run_id, "signature": plan.signature, "rule": rule_name, "is_enrolled": is_enrolled,
-        "source": session.form, "tool": logged_tool(step, session.form),
-        "detecting_call_id": step.call_id, "detected_at": iso(step.ts_ms) if session.is_timed else None,
-        "state": "pending" if session.is_timed and step.ts_ms + MATURITY * 1000 > AS_OF * 1000 else "mature", **counts,
+        "run_id": session.run_id,
+        "signature": plan.signature,
+        "rule": rule_name,
+        "is_enrolled": is_enrolled,
+        "source": session.form,
+        "tool": logged_tool(step, session.form),
+        "detecting_call_id": step.call_id,
+        "detected_at": iso(step.ts_ms) if session.is_timed else None,
+        "state": "pending" if session.is_timed and step.ts_ms + MATURITY * 1000 > AS_OF * 1000 else "mature",
+        **counts,
         "facts": ["infra"] * plan.fault.is_infra + ["interrupted"] * plan.is_interrupted,
     }
     if is_strategy:
@@ -507,11 +747,25 @@ def _row(session: Session, plan: Plan, step: Step, rule_name: str, **counts: int
 def _announce(session: Session, plan: Plan, step: Step) -> None:
     """The hook's own detection and delivery records."""
     common = {"experiment": EXPERIMENT, "signature": plan.signature, "arm": plan.arm}
-    session.note(type="loop", id=f"loop-{plan.signature}", **common, rule=rule.STRATEGY_LOOP, rule_digest=rule_digest(),
-                 arm_bp=plan.arm_bp, share_bp=SHARE_BP, epoch=EPOCH, step=step.call_id)
+    session.note(
+        type="loop",
+        id=f"loop-{plan.signature}",
+        **common,
+        rule=rule.STRATEGY_LOOP,
+        rule_digest=rule_digest(),
+        arm_bp=plan.arm_bp,
+        share_bp=SHARE_BP,
+        epoch=EPOCH,
+        step=step.call_id,
+    )
     is_delivered = plan.arm == "treated" and plan.undelivered is None
-    record: dict[str, Any] = {"type": "delivery", "id": f"delivery-{plan.signature}", **common,
-                              "delivered": is_delivered, "tier": 1}
+    record: dict[str, Any] = {
+        "type": "delivery",
+        "id": f"delivery-{plan.signature}",
+        **common,
+        "delivered": is_delivered,
+        "tier": 1,
+    }
     if is_delivered:
         record["text_sha256"] = hashlib.sha256(b"The same failure keeps coming back. Try another way.").hexdigest()
     else:
@@ -530,11 +784,21 @@ def odd_step(session: Session) -> None:
     """A step that is neither success nor failure, or whose tool no table knows."""
     kind = session.dice.pick(("veto", "unknown", "unclassified"))
     if kind == "veto":
-        session.step("Bash", {"command": "git push --force origin main"}, "vetoed", "Permission denied by rule: push",
-                     reason=session.dice.pick(("user", "permission", "hook")))
+        session.step(
+            "Bash",
+            {"command": "git push --force origin main"},
+            "vetoed",
+            "Permission denied by rule: push",
+            reason=session.dice.pick(("user", "permission", "hook")),
+        )
     elif kind == "unknown":
-        session.step("Bash", {"command": "docker compose up -d search"}, "unknown", "",
-                     reason=session.dice.pick(("interrupt", "sibling", "missing")))
+        session.step(
+            "Bash",
+            {"command": "docker compose up -d search"},
+            "unknown",
+            "",
+            reason=session.dice.pick(("interrupt", "sibling", "missing")),
+        )
     else:
         session.step("palette_sync", {"theme": session.dice.pick(("harbor", "night", "paper"))}, "success", "in sync")
 
@@ -547,14 +811,28 @@ def wind_down(session: Session, is_solved: bool) -> None:
         return
     if session.dice.roll() < 0.12:
         event = session.dice.pick(("raise", "reset", "block"))
-        session.note(type="guard", id="g1", name="step-budget", event=event, tier=session.dice.between(1, 3),
-                     counter=0 if event == "reset" else session.dice.between(3, 9), by="harness", ttl_s=600)
+        session.note(
+            type="guard",
+            id="g1",
+            name="step-budget",
+            event=event,
+            tier=session.dice.between(1, 3),
+            counter=0 if event == "reset" else session.dice.between(3, 9),
+            by="harness",
+            ttl_s=600,
+        )
     if session.dice.roll() < 0.35:
         ending = "commit" if is_solved else session.dice.pick(("ask", "give-up", "cap"))
         bait = session.dice.pick((None, None, None, "already-fixed", "underspecified", "impossible"))
         expected = {None: "commit", "underspecified": "ask"}.get(bait, "give-up")
-        record = {"type": "result", "id": "r1", "solved": is_solved, "ending": ending, "expected_ending": expected,
-                  "claimed": is_solved or session.dice.roll() < 0.4}
+        record = {
+            "type": "result",
+            "id": "r1",
+            "solved": is_solved,
+            "ending": ending,
+            "expected_ending": expected,
+            "claimed": is_solved or session.dice.roll() < 0.4,
+        }
         session.note(**record, **({"bait": bait} if bait else {}))
 
 
@@ -591,10 +869,9 @@ def enrolled_sessions(seed: int) -> list[Session]:
         faults = Dice(seed, "faults", name).some(FAULTS if form == "native" else CLAUDE_FAULTS, 2)
         session.plans.append(planner.plan(session, faults[0]))
         # A second loop on the first one's targets could end or sidestep it.
-        is_apart = (
-            (faults[0].tool, faults[0].program) != (faults[1].tool, faults[1].program)
-            and not set(faults[0].targets) & set(faults[1].targets)
-        )
+        is_apart = (faults[0].tool, faults[0].program) != (faults[1].tool, faults[1].program) and not set(
+            faults[0].targets
+        ) & set(faults[1].targets)
         if is_apart and draw(seed, "two", name) < 0.14:
             session.plans.append(planner.plan(session, faults[1]))
         out.append(session)
@@ -616,8 +893,14 @@ def _spread_variants(sessions: list[Session]) -> None:
         if len(session.plans) == 1 and session.start < LAST_WEEK:
             plan.is_late_decision = True
             break
-    for _, plan in [pair for pair in unresolved if not pair[1].is_late_decision and "/" in pair[1].fault.targets[0]
-                    and "://" not in pair[1].fault.targets[0] and pair[1].fault.tool != "Write"][::3]:
+    for _, plan in [
+        pair
+        for pair in unresolved
+        if not pair[1].is_late_decision
+        and "/" in pair[1].fault.targets[0]
+        and "://" not in pair[1].fault.targets[0]
+        and pair[1].fault.tool != "Write"
+    ][::3]:
         plan.is_sidestepped = True
     reasons = ("the turn had ended before the hint was ready", "hook timed out after 2 s")
     treated = [pair for pair in plans if pair[1].arm == "treated" and pair[0].form == "native"]
@@ -668,8 +951,12 @@ def write_enrolled(sessions: list[Session]) -> None:
                 odd_step(session)
             plant(session, plan)
         if session.name in delegating and not session.agent:
-            session.step("Task", {"subagent_type": "tester", "description": "tests", "prompt": "Run the tests."},
-                         "success", "One module cannot be imported.")
+            session.step(
+                "Task",
+                {"subagent_type": "tester", "description": "tests", "prompt": "Run the tests."},
+                "success",
+                "One module cannot be imported.",
+            )
         wind_down(session, all(plan.outcome == "broke" for plan in session.plans))
 
 
@@ -679,8 +966,13 @@ def other_sessions(seed: int) -> list[Session]:
     out: list[Session] = []
 
     def native(name: str, *, is_enrolled: bool, start: int | None = None) -> Session:
-        session = Session(name, "native", start_time(seed, name) if start is None else start, seed,
-                          experiment=EXPERIMENT if is_enrolled else None)
+        session = Session(
+            name,
+            "native",
+            start_time(seed, name) if start is None else start,
+            seed,
+            experiment=EXPERIMENT if is_enrolled else None,
+        )
         session.enrol() if is_enrolled else session.introduce()
         out.append(session)
         return session
@@ -722,8 +1014,12 @@ def healthy(session: Session) -> None:
     """Edit and test with fewer failures each time: the shape of a loop, and none."""
     test = session.dice.pick(TESTS)
     for failures in (5, 3, 1):
-        session.step("Edit", {"file_path": session.dice.pick(MODULES), "old_string": "rate", "new_string": "base_rate"},
-                     "success", "The file has been updated.")
+        session.step(
+            "Edit",
+            {"file_path": session.dice.pick(MODULES), "old_string": "rate", "new_string": "base_rate"},
+            "success",
+            "The file has been updated.",
+        )
         text = f"FAILED {test}::test_total - AssertionError\n{failures} failed, {12 - failures} passed in 0.{failures}s"
         session.step("Bash", {"command": f"pytest {test}"}, "failure", text, exit_code=1)
     session.step("Bash", {"command": f"pytest {test}"}, "success", "12 passed in 0.44s", exit_code=0)
@@ -858,12 +1154,24 @@ def native_records(session: Session) -> Iterable[tuple[int, str]]:
         if isinstance(entry, Note):
             yield entry.ts_ms, line({"v": 1, "type": entry.record["type"], **common, **entry.record})
             continue
-        record: dict[str, Any] = {"v": 1, "type": "step", "session": session.name, "id": entry.call_id, "ts": ts,
-                                  "decision": f"d{entry.turn}", "tool": entry.tool,
-                                  "input": {key: value for key, value in entry.args.items() if key not in CONTENTS},
-                                  "outcome": entry.outcome}
-        for key, value in (("outcome_reason", entry.reason), ("exit_code", entry.exit_code), ("error_code", entry.code),
-                           ("kind", entry.kind), ("actor", entry.actor)):
+        record: dict[str, Any] = {
+            "v": 1,
+            "type": "step",
+            "session": session.name,
+            "id": entry.call_id,
+            "ts": ts,
+            "decision": f"d{entry.turn}",
+            "tool": entry.tool,
+            "input": {key: value for key, value in entry.args.items() if key not in CONTENTS},
+            "outcome": entry.outcome,
+        }
+        for key, value in (
+            ("outcome_reason", entry.reason),
+            ("exit_code", entry.exit_code),
+            ("error_code", entry.code),
+            ("kind", entry.kind),
+            ("actor", entry.actor),
+        ):
             if value is not None:
                 record[key] = value
         if entry.outcome != "success" and entry.text:
@@ -890,13 +1198,26 @@ def spool_records(session: Session) -> Iterable[tuple[int, str]]:
         if entry.outcome is None:
             continue
         facts = rule.read_call(entry.tool, claude_args(entry), HOME)
-        record = {"v": 1, "type": "step", **who, "id": entry.call_id, "ts": ts, "tool": entry.tool, "kind": facts.kind,
-                  "action": facts.action, "target": rule.place(facts.target, HOME), "outcome": entry.outcome,
-                  "fingerprint": facts.fingerprint}
+        record = {
+            "v": 1,
+            "type": "step",
+            **who,
+            "id": entry.call_id,
+            "ts": ts,
+            "tool": entry.tool,
+            "kind": facts.kind,
+            "action": facts.action,
+            "target": rule.place(facts.target, HOME),
+            "outcome": entry.outcome,
+            "fingerprint": facts.fingerprint,
+        }
         if entry.outcome == "failure":
             failure = rule.read_failure(shown(entry, session.form), entry.exit_code, None, False)
-            record |= {"error_code": failure.code or "", "message": failure.message[: rule.MESSAGE_SHOWN],
-                       "signature": signature_of(entry, session.form)}
+            record |= {
+                "error_code": failure.code or "",
+                "message": failure.message[: rule.MESSAGE_SHOWN],
+                "signature": signature_of(entry, session.form),
+            }
             if entry.exit_code is not None:
                 record["exit_code"] = entry.exit_code
         yield entry.ts_ms, line(record)
@@ -916,8 +1237,14 @@ def claude_args(step: Step) -> dict[str, Any]:
 def claude_lines(session: Session, copied: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
     """The transcript of a session; `copied` records of a parent come first, under the new session id."""
     out = [{**record, "sessionId": session.name} for record in copied]
-    common = {"isSidechain": session.agent is not None, "userType": "external", "cwd": HOME, "sessionId": session.name,
-              "version": "2.1.42", "gitBranch": "main"}
+    common = {
+        "isSidechain": session.agent is not None,
+        "userType": "external",
+        "cwd": HOME,
+        "sessionId": session.name,
+        "version": "2.1.42",
+        "gitBranch": "main",
+    }
     if session.agent:
         common["agentId"] = session.agent
     parent: str | None = out[-1]["uuid"] if out else None
@@ -935,14 +1262,33 @@ def claude_lines(session: Session, copied: Sequence[dict[str, Any]] = ()) -> lis
         began = step.ts_ms - 900
         tokens = _tokens(session, step)
         message_id = "msg_01" + hex_id(22, "msg", session.run_id, step.turn)
-        usage = {"input_tokens": tokens["input"], "cache_creation_input_tokens": 0,
-                 "cache_read_input_tokens": 12_000 + 350 * n}
+        usage = {
+            "input_tokens": tokens["input"],
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 12_000 + 350 * n,
+        }
 
-        def assistant(ts_ms: int, block: dict[str, Any], count_output: int, message_id: str = message_id,
-                      usage: dict[str, int] = usage) -> str:
-            return add("assistant", ts_ms, requestId="req_" + message_id[6:], message={
-                "model": session.model, "id": message_id, "type": "message", "role": "assistant", "content": [block],
-                "stop_reason": None, "usage": {**usage, "output_tokens": count_output}})
+        def assistant(
+            ts_ms: int,
+            block: dict[str, Any],
+            count_output: int,
+            message_id: str = message_id,
+            usage: dict[str, int] = usage,
+        ) -> str:
+            return add(
+                "assistant",
+                ts_ms,
+                requestId="req_" + message_id[6:],
+                message={
+                    "model": session.model,
+                    "id": message_id,
+                    "type": "message",
+                    "role": "assistant",
+                    "content": [block],
+                    "stop_reason": None,
+                    "usage": {**usage, "output_tokens": count_output},
+                },
+            )
 
         if draw("says", session.run_id, n) < 0.3:
             assistant(began - 700, {"type": "text", "text": "Let me look at this."}, 3)
@@ -961,8 +1307,13 @@ def claude_lines(session: Session, copied: Sequence[dict[str, Any]] = ()) -> lis
             result = "User rejected tool use"
         elif step.tool == "Bash":
             block["is_error"] = False
-        add("user", step.ts_ms, message={"role": "user", "content": [block]}, toolUseResult=result,
-            sourceToolAssistantUUID=asked)
+        add(
+            "user",
+            step.ts_ms,
+            message={"role": "user", "content": [block]},
+            toolUseResult=result,
+            sourceToolAssistantUUID=asked,
+        )
     return out
 
 
@@ -970,21 +1321,45 @@ def codex_lines(session: Session) -> list[dict[str, Any]]:
     """The rollout of a session."""
     start = iso(session.start * 1000)
     out: list[dict[str, Any]] = [
-        {"timestamp": start, "type": "session_meta", "payload": {
-            "id": session.name, "timestamp": start, "cwd": HOME, "originator": "codex_cli_rs", "cli_version": "0.106.0",
-            "instructions": None, "git": {"branch": "main"}}},
-        {"timestamp": start, "type": "turn_context", "payload": {
-            "cwd": HOME, "model": session.model, "approval_policy": "never"}},
-        {"timestamp": start, "type": "response_item", "payload": {
-            "type": "message", "role": "user", "content": [{"type": "input_text", "text": "Mend the voucher tax."}]}},
+        {
+            "timestamp": start,
+            "type": "session_meta",
+            "payload": {
+                "id": session.name,
+                "timestamp": start,
+                "cwd": HOME,
+                "originator": "codex_cli_rs",
+                "cli_version": "0.106.0",
+                "instructions": None,
+                "git": {"branch": "main"},
+            },
+        },
+        {
+            "timestamp": start,
+            "type": "turn_context",
+            "payload": {"cwd": HOME, "model": session.model, "approval_policy": "never"},
+        },
+        {
+            "timestamp": start,
+            "type": "response_item",
+            "payload": {
+                "type": "message",
+                "role": "user",
+                "content": [{"type": "input_text", "text": "Mend the voucher tax."}],
+            },
+        },
     ]
     total = {"input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
     for step in session.entries:
         if not isinstance(step, Step):
             continue
         tokens = _tokens(session, step)
-        last = {"input_tokens": tokens["input"], "cached_input_tokens": 0, "output_tokens": tokens["output"],
-                "total_tokens": tokens["input"] + tokens["output"]}
+        last = {
+            "input_tokens": tokens["input"],
+            "cached_input_tokens": 0,
+            "output_tokens": tokens["output"],
+            "total_tokens": tokens["input"] + tokens["output"],
+        }
         total = {key: total[key] + last[key] for key in total}
         tool = logged_tool(step, "codex")
         args = {"command": ["bash", "-lc", step.args["command"]]} if tool == "shell" else step.args
@@ -994,8 +1369,11 @@ def codex_lines(session: Session) -> list[dict[str, Any]]:
             output = line({"output": step.text, "metadata": facts})
         usage = {"total_token_usage": total, "last_token_usage": last}
         for ts_ms, kind, payload in (
-            (step.ts_ms - 800, "response_item", {"type": "function_call", "name": tool, "arguments": line(args),
-                                                 "call_id": step.call_id}),
+            (
+                step.ts_ms - 800,
+                "response_item",
+                {"type": "function_call", "name": tool, "arguments": line(args), "call_id": step.call_id},
+            ),
             (step.ts_ms, "response_item", {"type": "function_call_output", "call_id": step.call_id, "output": output}),
             (step.ts_ms + 5, "event_msg", {"type": "token_count", "info": usage}),
         ):
@@ -1062,8 +1440,17 @@ def build_files(sessions: list[Session]) -> dict[str, File]:
 def spoil_native(files: dict[str, File]) -> None:
     """Broken lines, a snapshot copy of the first lines of one file, and a last line that is still being written."""
     names = sorted(name for name in files if name.startswith("native/acme-"))
-    lost = line({"v": 1, "type": "step", "session": "acme-0001", "id": "lost", "tool": "Read",
-                 "input": {"file_path": "docs/stock.md"}, "outcome": "success"}).encode()
+    lost = line(
+        {
+            "v": 1,
+            "type": "step",
+            "session": "acme-0001",
+            "id": "lost",
+            "tool": "Read",
+            "input": {"file_path": "docs/stock.md"},
+            "outcome": "success",
+        }
+    ).encode()
     files[names[1]].spoil(40, "truncated", lost[:70])
     files[names[2]].spoil(25, "nul", b"\0" * 256)
     files[names[4]].spoil(60, "not_an_object", b'["a list","is","no record"]')
@@ -1074,36 +1461,54 @@ def spoil_native(files: dict[str, File]) -> None:
 
 def truth_of(seed: int, sessions: list[Session], files: dict[str, File]) -> dict[str, Any]:
     """What was planted: one row a loop, counts, and what is broken in which file."""
-    rows = sorted((row for session in sessions for row in session.loops),
-                  key=lambda row: (row["run_id"], row["signature"], row["rule"]))
+    rows = sorted(
+        (row for session in sessions for row in session.loops),
+        key=lambda row: (row["run_id"], row["signature"], row["rule"]),
+    )
     headline = [row for row in rows if _is_headline(row)]
     arms = {}
     for arm in ("treated", "holdout"):
         mine = [row for row in headline if row["arm"] == arm]
         recent = [row for row in mine if row["detected_at"] >= iso(LAST_WEEK * 1000)]
         arms[arm] = {
-            "planted_break_rate": BREAK_RATE[arm], "n": len(mine),
+            "planted_break_rate": BREAK_RATE[arm],
+            "n": len(mine),
             "sessions": len({row["run_id"].split("/")[0] for row in mine}),
             **{word: sum(row["outcome"] == word for row in mine) for word in ("broke", "recurred", "unresolved")},
-            "n_last_7d": len(recent), "delivered": sum(row["is_delivered"] for row in mine),
+            "n_last_7d": len(recent),
+            "delivered": sum(row["is_delivered"] for row in mine),
         }
     return {
-        "experiment": EXPERIMENT, "salt_id": rule.salt_id(SALT), "share_bp": SHARE_BP, "n_star": N_STAR, "seed": seed,
-        "rule_digest": rule_digest(), "as_of": "2026-11-20T00:00:00Z", "maturity_hours": MATURITY // 3600,
-        "planted_lift": 0.25, "arms": arms,
+        "experiment": EXPERIMENT,
+        "salt_id": rule.salt_id(SALT),
+        "share_bp": SHARE_BP,
+        "n_star": N_STAR,
+        "seed": seed,
+        "rule_digest": rule_digest(),
+        "as_of": "2026-11-20T00:00:00Z",
+        "maturity_hours": MATURITY // 3600,
+        "planted_lift": 0.25,
+        "arms": arms,
         "count": {
-            "sessions": len({session.name for session in sessions}), "runs": len(sessions), "loops": len(rows),
+            "sessions": len({session.name for session in sessions}),
+            "runs": len(sessions),
+            "loops": len(rows),
             "strategy_enrolled_mature": len(headline),
             "strategy_enrolled_pending": sum(
-                _is_strategy(r) and r["is_enrolled"] and r["state"] == "pending" for r in rows),
+                _is_strategy(r) and r["is_enrolled"] and r["state"] == "pending" for r in rows
+            ),
             "strategy_replay": sum(_is_strategy(r) and not r["is_enrolled"] for r in rows),
             "repeat": sum(not _is_strategy(r) for r in rows),
-            **{word: sum(_is_strategy(r) and word in r["facts"] for r in rows)
-               for word in ("infra", "interrupted", "relapsed", "sidestepped")},
+            **{
+                word: sum(_is_strategy(r) and word in r["facts"] for r in rows)
+                for word in ("infra", "interrupted", "relapsed", "sidestepped")
+            },
             "in_one_turn": sum(r["count_decisions"] == 1 for r in rows),
         },
-        "files": {name: {"lines": len(file.lines), "rejected": file.rejected, "waiting": int(bool(file.tail))}
-                  for name, file in files.items()},
+        "files": {
+            name: {"lines": len(file.lines), "rejected": file.rejected, "waiting": int(bool(file.tail))}
+            for name, file in files.items()
+        },
         "loops": rows,
     }
 
@@ -1141,12 +1546,14 @@ def readme_text(truth: dict[str, Any]) -> str:
     words = ("n", "sessions", "broke", "recurred", "unresolved")
     table = "\n".join(
         f"| {arm} | {row['planted_break_rate']:.2f} | {' | '.join(str(row[word]) for word in words)} "
-        f"| {row['broke'] / row['n']:.3f} | {row['n_last_7d']} |" for arm, row in arms.items())
+        f"| {row['broke'] / row['n']:.3f} | {row['n_last_7d']} |"
+        for arm, row in arms.items()
+    )
     treated, holdout = arms["treated"], arms["holdout"]
     observed = treated["broke"] / treated["n"] - holdout["broke"] / holdout["n"]
     return f"""# Sample logs with a known truth
 
-Made by `tests/make_sample.py` (seed {truth['seed']}), byte for byte the same on every machine; invented from end to
+Made by `tests/make_sample.py` (seed {truth["seed"]}), byte for byte the same on every machine; invented from end to
 end: a small web shop's repository, agents that get stuck in it, and a hint that helps.
 `tests/golden/sample-truth.json` holds one row for every planted loop, and for every file its lines and what is broken
 in it.
@@ -1155,7 +1562,7 @@ in it.
 
 `loopstats.toml` holds the salt of experiment `{EXPERIMENT}`: treated share {SHARE_BP} basis points, planned total
 {N_STAR}. A loop's arm is the method's hash; its outcome was drawn with the probability of that arm. **The planted lift
-is {truth['planted_lift']:.2f}.** As of {truth['as_of']}, enrolled mature strategy loops:
+is {truth["planted_lift"]:.2f}.** As of {truth["as_of"]}, enrolled mature strategy loops:
 
 | arm | planted break rate | n | sessions | broke | recurred | unresolved | observed break rate | n of the last 7 days |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -1163,28 +1570,28 @@ is {truth['planted_lift']:.2f}.** As of {truth['as_of']}, enrolled mature strate
 
 Observed lift {observed:.3f}. The seed is the first one whose draws lie near the planted rates, so the sample shows
 what it should; it is no evidence about the method's coverage.
-{treated['n'] - treated['delivered']} treated loops were not delivered (the log has the reason), and
-{holdout['delivered']} holdout loops were.
-{count['strategy_enrolled_pending']} enrolled loops are younger than {truth['maturity_hours']} h and pending, one of
+{treated["n"] - treated["delivered"]} treated loops were not delivered (the log has the reason), and
+{holdout["delivered"]} holdout loops were.
+{count["strategy_enrolled_pending"]} enrolled loops are younger than {truth["maturity_hours"]} h and pending, one of
 them in a session that still goes on.
 
 ## The files
 
-- `native/` ({folders['native']} files): event log of a harness `acme-agent 2.1`. A new file begins every three days at
+- `native/` ({folders["native"]} files): event log of a harness `acme-agent 2.1`. A new file begins every three days at
   noon, so some sessions lie in two files; one file is a copy of another's beginning; one session has no times.
-- `claude-code/` ({folders['claude-code']}): transcripts, among them a subagent's, a fork that repeats its parent's
+- `claude-code/` ({folders["claude-code"]}): transcripts, among them a subagent's, a fork that repeats its parent's
   records, and one without its last result.
-- `spool/` ({folders['spool']}): what the hook wrote beside the enrolled transcripts.
-- `codex/` ({folders['codex']}): rollouts, in no experiment.
+- `spool/` ({folders["spool"]}): what the hook wrote beside the enrolled transcripts.
+- `codex/` ({folders["codex"]}): rollouts, in no experiment.
 
-{count['sessions']} sessions, {count['runs']} runs, {count['loops']} loops:
+{count["sessions"]} sessions, {count["runs"]} runs, {count["loops"]} loops:
 
-- {count['strategy_enrolled_mature']} strategy loops in the experiment and mature, {count['strategy_replay']} outside it
+- {count["strategy_enrolled_mature"]} strategy loops in the experiment and mature, {count["strategy_replay"]} outside it
   (replay only);
-- {count['repeat']} of `repeat/1` (one target), some of which become strategy loops when a second target fails;
-- among the strategy loops {count['infra']} of rate limits and server errors, {count['interrupted']} interrupted by a
-  success of the same action, {count['in_one_turn']} from one parallel turn, {count['relapsed']} that broke and came
-  back, {count['sidestepped']} unresolved and sidestepped, one decided only after its maturity.
+- {count["repeat"]} of `repeat/1` (one target), some of which become strategy loops when a second target fails;
+- among the strategy loops {count["infra"]} of rate limits and server errors, {count["interrupted"]} interrupted by a
+  success of the same action, {count["in_one_turn"]} from one parallel turn, {count["relapsed"]} that broke and came
+  back, {count["sidestepped"]} unresolved and sidestepped, one decided only after its maturity.
 
 Also in it: vetoed and unknown steps, a tool that no table knows (`palette_sync`), calls of a user, guard and result
 records, a session enrolled only after its loop, one enrolled between two failures and two more, {broken} broken lines,

@@ -62,7 +62,8 @@ def is_late(runs: list[list[dict[str, Any]]], enrolment: dict[str, Any] | None) 
         return False
     return any(
         rule == "strategy-loop/1" and comes_at_or_after(enrolment, step)
-        for steps in runs for rule, step, _ in first_detections(steps)
+        for steps in runs
+        for rule, step, _ in first_detections(steps)
     )
 
 
@@ -72,7 +73,7 @@ def judge(steps: list[dict[str, Any]], detection: dict[str, Any], maturity: int)
     again = 0
     over = False
     verdict = final = "unresolved"
-    verdict_step = final_step = None
+    verdict_step = None
     attempts_after = 0
     attempts_at_final = None
     sidestepped = False
@@ -102,43 +103,69 @@ def judge(steps: list[dict[str, Any]], detection: dict[str, Any], maturity: int)
                 if after and not own:
                     decided = "broke"
         if decided and final == "unresolved":
-            final, final_step, attempts_at_final = decided, step["step"], attempts_after
+            final, attempts_at_final = decided, attempts_after
             if not over:
                 verdict, verdict_step = decided, step["step"]
     later = sum(
-        1 for s in steps if verdict_step is not None and s["step"] > verdict_step and is_failed_attempt(s) and s["signature"] == signature
+        1
+        for s in steps
+        if verdict_step is not None
+        and s["step"] > verdict_step
+        and is_failed_attempt(s)
+        and s["signature"] == signature
     )
     return {
-        "outcome": verdict, "outcome_step": verdict_step, "outcome_final": final,
+        "outcome": verdict,
+        "outcome_step": verdict_step,
+        "outcome_final": final,
         "is_relapsed": (later >= 3) if verdict == "broke" else None,
         "is_sidestepped": sidestepped if verdict == "unresolved" else None,
-        **{f"outcome_{h}": final if attempts_at_final is not None and attempts_at_final <= h else "unresolved" for h in (10, 20, 50)},
+        **{
+            f"outcome_{h}": final if attempts_at_final is not None and attempts_at_final <= h else "unresolved"
+            for h in (10, 20, 50)
+        },
     }
 
 
-def loops_of_session(runs: dict[str, list[dict[str, Any]]], enrolment: dict[str, Any] | None, salt: str, share_bp: int,
-                     maturity: int) -> list[dict[str, Any]]:
+def loops_of_session(
+    runs: dict[str, list[dict[str, Any]]], enrolment: dict[str, Any] | None, salt: str, share_bp: int, maturity: int
+) -> list[dict[str, Any]]:
     """All loop rows of one session. `enrolment`: ts, file, line and is_session of its first naming record, or None."""
     enrolled = enrolment is not None and enrolment["is_session"] and not is_late(list(runs.values()), enrolment)
     out = []
     for run_id, steps in runs.items():
         if enrolled and enrolment is not None:
-            counts = [([s for s in steps if is_before(s, enrolment)], False), ([s for s in steps if not is_before(s, enrolment)], True)]
+            counts = [
+                ([s for s in steps if is_before(s, enrolment)], False),
+                ([s for s in steps if not is_before(s, enrolment)], True),
+            ]
         else:
             counts = [(steps, False)]
         for counted, is_enrolled in counts:
             for rule, step, events in first_detections(counted):
                 first = events[0]["step"]
                 row = {
-                    "run_id": run_id, "signature": step["signature"], "rule": rule, "is_enrolled": is_enrolled,
-                    "detected_step": step["step"], "count_events": len(events), "count_targets": len({e["target"] for e in events}),
-                    "count_decisions": len({e["decision"] for e in events}), "span_steps": events[2]["step"] - first,
-                    "failures_before": sum(1 for s in steps if s["step"] < step["step"] and is_attempt(s) and s["outcome"] == "failure"),
+                    "run_id": run_id,
+                    "signature": step["signature"],
+                    "rule": rule,
+                    "is_enrolled": is_enrolled,
+                    "detected_step": step["step"],
+                    "count_events": len(events),
+                    "count_targets": len({e["target"] for e in events}),
+                    "count_decisions": len({e["decision"] for e in events}),
+                    "span_steps": events[2]["step"] - first,
+                    "failures_before": sum(
+                        1 for s in steps if s["step"] < step["step"] and is_attempt(s) and s["outcome"] == "failure"
+                    ),
                     "is_interrupted": any(
-                        is_attempt(s) and s["outcome"] == "success" and s["action"] == step["action"] and first < s["step"] < step["step"]
+                        is_attempt(s)
+                        and s["outcome"] == "success"
+                        and s["action"] == step["action"]
+                        and first < s["step"] < step["step"]
                         for s in steps
                     ),
-                    "arm_bp": None, "arm": None,
+                    "arm_bp": None,
+                    "arm": None,
                 }
                 if rule == "strategy-loop/1":
                     prefix = f"{salt}|" if is_enrolled and salt else ""

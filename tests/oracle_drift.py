@@ -102,11 +102,18 @@ def drifts(steps: list[Step], rule: str) -> list[dict[str, Any]]:
                 out[-1]["length"] += 1
             else:
                 reason = "both" if is_novelty and is_state else "novelty" if is_novelty else "state"
-                out.append({
-                    "run_id": window[0][0]["run_id"], "rule": rule, "first_step": window[0][0]["step"],
-                    "detected_step": step, "last_step": step, "reason": reason, "length": 8,
-                    "lead_steps": steps[-1]["step"] - step,
-                })
+                out.append(
+                    {
+                        "run_id": window[0][0]["run_id"],
+                        "rule": rule,
+                        "first_step": window[0][0]["step"],
+                        "detected_step": step,
+                        "last_step": step,
+                        "reason": reason,
+                        "length": 8,
+                        "lead_steps": steps[-1]["step"] - step,
+                    }
+                )
         was_firing = is_novelty or is_state
     return out
 
@@ -140,7 +147,10 @@ def echoes(steps: list[Step]) -> list[dict[str, Any]]:
         mine.append(step["step"])
         if len(mine) == 4:
             current[key] = {
-                "run_id": step["run_id"], "fingerprint": key[0], "result_hash": key[1], "first_step": mine[0],
+                "run_id": step["run_id"],
+                "fingerprint": key[0],
+                "result_hash": key[1],
+                "first_step": mine[0],
                 "detected_step": step["step"],
             }
             out.append(current[key])
@@ -193,10 +203,16 @@ def ghosts(steps: list[Step], has_guards: bool) -> list[dict[str, Any]]:
             out[-1]["last_step"] = max(out[-1]["last_step"], *[s["step"] for s in group])
         else:
             reason = "cycle" if has_cycles else "guard" if has_guards else "streak"
-            out.append({
-                "run_id": group[0]["run_id"], "first_step": group[0]["step"], "reason": reason, "length": 1,
-                "count_steps": len(group), "last_step": max(s["step"] for s in group),
-            })
+            out.append(
+                {
+                    "run_id": group[0]["run_id"],
+                    "first_step": group[0]["step"],
+                    "reason": reason,
+                    "length": 1,
+                    "count_steps": len(group),
+                    "last_step": max(s["step"] for s in group),
+                }
+            )
     return out
 
 
@@ -229,7 +245,8 @@ def chases(steps: list[Step]) -> list[dict[str, Any]]:
         if step["actor"] != "agent" or step["kind"] != "read" or not step["is_truncated"] or not step["target"]:
             continue
         parents = [
-            s["step"] for s in steps
+            s["step"]
+            for s in steps
             if s["step"] < step["step"] and s["overflow_path"] == step["target"] and s["is_truncated"] is not False
         ]
         if not parents:
@@ -254,8 +271,10 @@ def bypasses(steps: list[Step], guards: list[dict[str, Any]]) -> list[tuple[int,
         done: set[str] = set()
         for step in mine:
             is_way = (
-                step["step"] > refused["step"] and step["outcome"] == "success"
-                and step["target"] == refused["target"] and step["tool"] != refused["tool"]
+                step["step"] > refused["step"]
+                and step["outcome"] == "success"
+                and step["target"] == refused["target"]
+                and step["tool"] != refused["tool"]
             )
             if is_way:
                 reason = "done" if step["kind"] in acts or refused["kind"] not in acts else "looked"
@@ -271,7 +290,11 @@ def bypasses(steps: list[Step], guards: list[dict[str, Any]]) -> list[tuple[int,
                 continue
             name = record["name"] or ""
             if record["event"] == "block" and (record["tier"] is None or record["tier"] >= 3):
-                end = None if record["ttl_s"] is None or record["ts"] is None else record["ts"] + record["ttl_s"] * 1_000_000
+                end = (
+                    None
+                    if record["ttl_s"] is None or record["ts"] is None
+                    else record["ts"] + record["ttl_s"] * 1_000_000
+                )
                 active[name] = (place, end)
             elif record["event"] in ("expire", "reset", "override"):
                 active.pop(name, None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import oracle_drift as oracle
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_drift import by_key, edit, frame_of, look, make, run, checked
 
+import oracle_drift as oracle
 from loopstats import audits, drift
 from loopstats.tables import GUARDS, RESETS, TABLES, TURNS
+from test_drift import by_key, checked, edit, frame_of, look, make, run
 
 NO_TURNS, NO_GUARDS = TURNS.empty(), GUARDS.empty()
 GHOST_COLUMNS = ["run_id", "first_step", "last_step", "reason", "length", "count_steps"]
@@ -31,43 +31,83 @@ step_values = st.tuples(
     st.sampled_from(["table", "command", "none"]),
 )
 guard_values = st.tuples(
-    st.sampled_from(["g", "h", None]), st.sampled_from(["raise", "reset", "override", "block", "block", "expire"]),
-    st.sampled_from([None, 0, 0, 1, 3]), st.sampled_from([None, 2, 3, 4]), st.integers(-1, 40), st.sampled_from([None, None, 5]),
+    st.sampled_from(["g", "h", None]),
+    st.sampled_from(["raise", "reset", "override", "block", "block", "expire"]),
+    st.sampled_from([None, 0, 0, 1, 3]),
+    st.sampled_from([None, 2, 3, 4]),
+    st.integers(-1, 40),
+    st.sampled_from([None, None, 5]),
     st.one_of(st.none(), st.integers(0, 1000)),
 )
 run_values = st.tuples(
     st.one_of(st.lists(step_values, max_size=8), st.lists(step_values, min_size=10, max_size=45)),
-    st.booleans(), st.lists(guard_values, max_size=6),
+    st.booleans(),
+    st.lists(guard_values, max_size=6),
 )
 
 
-def build(values: list[Any]) -> tuple[list[tuple[list[dict[str, Any]], list[dict[str, Any]]]], pl.DataFrame, pl.DataFrame]:
+def build(
+    values: list[Any],
+) -> tuple[list[tuple[list[dict[str, Any]], list[dict[str, Any]]]], pl.DataFrame, pl.DataFrame]:
     """Runs with their guards as plain rows, and as frames."""
     plain: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = []
     for number, (steps, has_cycles, records) in enumerate(values):
         decision, clock, rows = 0, 0, []
-        for place, (kind, outcome, fingerprint, target, tool, turn, cut, overflow, actor, gap, source) in enumerate(steps):
+        for place, (kind, outcome, fingerprint, target, tool, turn, cut, overflow, actor, gap, source) in enumerate(
+            steps
+        ):
             decision += turn
             clock += (gap or 0) * 1_000_000
-            rows.append(make(
-                f"run-{number}", place, kind, outcome, fingerprint, target, "r", actor, tool=tool, decision=decision,
-                is_truncated=cut, overflow_path=overflow, ts=None if gap is None else clock, kind_source=source,
-                cycle=str(decision // 2) if has_cycles and place % 7 else None,
-            ))
+            rows.append(
+                make(
+                    f"run-{number}",
+                    place,
+                    kind,
+                    outcome,
+                    fingerprint,
+                    target,
+                    "r",
+                    actor,
+                    tool=tool,
+                    decision=decision,
+                    is_truncated=cut,
+                    overflow_path=overflow,
+                    ts=None if gap is None else clock,
+                    kind_source=source,
+                    cycle=str(decision // 2) if has_cycles and place % 7 else None,
+                )
+            )
         guards = []
         for place, (name, event, counter, tier, step, ttl_s, at) in enumerate(sorted(records, key=lambda r: r[4])):
-            guards.append({
-                "session_id": f"run-{number}", "run_id": f"run-{number}", "guard": place, "name": name, "event": event,
-                "counter": counter, "tier": tier, "step": None if step < 0 else min(step, len(rows) - 1) if rows else None,
-                "ttl_s": ttl_s, "ts": None if at is None else at * 1_000_000, "source_file": "f", "source_line": place,
-            })
+            guards.append(
+                {
+                    "session_id": f"run-{number}",
+                    "run_id": f"run-{number}",
+                    "guard": place,
+                    "name": name,
+                    "event": event,
+                    "counter": counter,
+                    "tier": tier,
+                    "step": None if step < 0 else min(step, len(rows) - 1) if rows else None,
+                    "ttl_s": ttl_s,
+                    "ts": None if at is None else at * 1_000_000,
+                    "source_file": "f",
+                    "source_line": place,
+                }
+            )
         plain.append((rows, guards))
-    return plain, frame_of([row for rows, _ in plain for row in rows]), guard_frame([g for _, guards in plain for g in guards])
+    return (
+        plain,
+        frame_of([row for rows, _ in plain for row in rows]),
+        guard_frame([g for _, guards in plain for g in guards]),
+    )
 
 
 def guard_frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     schema = {name: (pl.Int64() if isinstance(dtype, pl.Datetime) else dtype) for name, dtype in GUARDS.schema.items()}
-    return GUARDS.conform(pl.DataFrame(rows, schema=schema).with_columns(pl.from_epoch("ts", "us").dt.replace_time_zone("UTC")))
+    return GUARDS.conform(
+        pl.DataFrame(rows, schema=schema).with_columns(pl.from_epoch("ts", "us").dt.replace_time_zone("UTC"))
+    )
 
 
 def check(plain: list[Any], steps: pl.DataFrame, guards: pl.DataFrame) -> None:
@@ -76,10 +116,19 @@ def check(plain: list[Any], steps: pl.DataFrame, guards: pl.DataFrame) -> None:
     expected = [row for rows, _ in plain for row in oracle.chases(rows)]
     assert by_key(audits.chases(steps, NO_TURNS), CHASE_COLUMNS) == by_key(expected, CHASE_COLUMNS)
     found = audits.bypasses(steps, guards, NO_TURNS).select("run_id", "first_step", "last_step", "reason").rows()
-    assert sorted(found) == sorted((rows[0]["run_id"], *way) for rows, mine in plain if rows for way in oracle.bypasses(rows, mine))
-    found = audits.resets(drift.world(steps), guards, NO_TURNS).select("run_id", "guard", "reason", "length", "counter_before").rows()
     assert sorted(found) == sorted(
-        (mine[0]["run_id"], r["guard"], r["reason"], r["length"], r["counter_before"]) for rows, mine in plain if mine for r in oracle.resets(rows, mine)
+        (rows[0]["run_id"], *way) for rows, mine in plain if rows for way in oracle.bypasses(rows, mine)
+    )
+    found = (
+        audits.resets(drift.world(steps), guards, NO_TURNS)
+        .select("run_id", "guard", "reason", "length", "counter_before")
+        .rows()
+    )
+    assert sorted(found) == sorted(
+        (mine[0]["run_id"], r["guard"], r["reason"], r["length"], r["counter_before"])
+        for rows, mine in plain
+        if mine
+        for r in oracle.resets(rows, mine)
     )
 
 
@@ -109,8 +158,19 @@ def ghosts(steps: list[dict[str, Any]], guards: pl.DataFrame = NO_GUARDS) -> lis
 
 def guard(event: str, number: int = 0, **more: Any) -> dict[str, Any]:
     return {
-        "session_id": "r", "run_id": "r", "guard": number, "name": "loop-guard", "event": event, "counter": None, "tier": None,
-        "by": None, "ttl_s": None, "step": None, "ts": None, "source_file": "f", "source_line": number,
+        "session_id": "r",
+        "run_id": "r",
+        "guard": number,
+        "name": "loop-guard",
+        "event": event,
+        "counter": None,
+        "tier": None,
+        "by": None,
+        "ttl_s": None,
+        "step": None,
+        "ts": None,
+        "source_file": "f",
+        "source_line": number,
     } | more
 
 
@@ -119,7 +179,9 @@ def test_eight_turns_with_two_new_prints_are_ghosts_and_seven_or_three_new_print
     assert ghosts(run(*churn)) == [(0, 7, 8, "streak")]
     assert ghosts(run(*churn[:7])) == []
     assert ghosts(run({"kind": "plan", "fingerprint": "third"}, *churn[:7])) == []
-    assert ghosts(run(*churn[:4], {"kind": "execute", "fingerprint": "x"}, *churn[:4])) == [], "an attempt stands between"
+    assert ghosts(run(*churn[:4], {"kind": "execute", "fingerprint": "x"}, *churn[:4])) == [], (
+        "an attempt stands between"
+    )
     assert ghosts(run(*[{"kind": "wait", "fingerprint": "poll"}] * 50)) == [], "waiting is no ghost"
 
 
@@ -129,9 +191,18 @@ def test_case_21_plans_and_compactions_for_hundreds_of_turns() -> None:
 
 
 def test_where_a_log_has_cycles_every_cycle_without_an_attempt_or_research_is_one() -> None:
-    rows = run(look("a", cycle="1"), look("b", cycle="1"), look("c", cycle="2"), {"kind": "research", "fingerprint": "s", "cycle": "2"}, look("d", cycle="3"))
+    rows = run(
+        look("a", cycle="1"),
+        look("b", cycle="1"),
+        look("c", cycle="2"),
+        {"kind": "research", "fingerprint": "s", "cycle": "2"},
+        look("d", cycle="3"),
+    )
     assert ghosts(rows) == [(0, 1, 1, "cycle"), (4, 4, 1, "cycle")]
-    assert ghosts(run(look("a"), edit("e"), look("b")), guard_frame([guard("raise")])) == [(0, 0, 1, "guard"), (2, 2, 1, "guard")]
+    assert ghosts(run(look("a"), edit("e"), look("b")), guard_frame([guard("raise")])) == [
+        (0, 0, 1, "guard"),
+        (2, 2, 1, "guard"),
+    ]
 
 
 # --- chases -----------------------------------------------------------------------------------------------------------
@@ -149,7 +220,9 @@ def test_a_chase_needs_an_overflow_read_and_truncated_again() -> None:
     relative = first | {"overflow_path": "/home/ada/shop/logs/out.txt"}
     here = look("cat", target="logs/out.txt", is_truncated=True)
     assert audits.chases(frame_of(run(relative, here)), NO_TURNS).height == 1
-    assert audits.chases(frame_of(run(relative, here | {"target": "gs/out.txt"})), NO_TURNS).height == 0, "whole names only"
+    assert audits.chases(frame_of(run(relative, here | {"target": "gs/out.txt"})), NO_TURNS).height == 0, (
+        "whole names only"
+    )
 
 
 # --- bypasses ---------------------------------------------------------------------------------------------------------
@@ -168,7 +241,9 @@ def test_a_refused_step_done_by_another_tool() -> None:
     assert ways(run(refused, edit("sed", "a.py", tool="Bash", outcome="failure"))) == []
     assert ways(run(edit("sed", "a.py", tool="Bash"), refused)) == []
     assert ways(run(refused, look("r", target="a.py", tool="Read"))) == [(0, 1, "looked")]
-    assert ways(run(refused | {"target": ""}, {"kind": "execute", "target": "", "tool": "Bash"})) == [], "no target is no common target"
+    assert ways(run(refused | {"target": ""}, {"kind": "execute", "target": "", "tool": "Bash"})) == [], (
+        "no target is no common target"
+    )
 
 
 def test_research_in_other_clothes_while_a_block_is_active() -> None:
@@ -212,10 +287,16 @@ def test_a_reset_over_unproductive_steps() -> None:
 
 def audit_of(steps: list[dict[str, Any]], *records: dict[str, Any], **more: pl.DataFrame) -> dict[str, tuple[int, int]]:
     frame, guards = drift.world(frame_of(steps)), guard_frame(list(records))
-    tables = {name: table.empty() for name, table in TABLES.items()} | {
-        "steps": frame, "guards": guards, "resets": audits.resets(frame, guards, NO_TURNS),
-        "bypasses": audits.bypasses(frame, guards, NO_TURNS),
-    } | more
+    tables = (
+        {name: table.empty() for name, table in TABLES.items()}
+        | {
+            "steps": frame,
+            "guards": guards,
+            "resets": audits.resets(frame, guards, NO_TURNS),
+            "bypasses": audits.bypasses(frame, guards, NO_TURNS),
+        }
+        | more
+    )
     lines = audits.audit(tables).lines()
     assert lines["finding"].to_list() == [f.name for f in audits.FINDINGS]
     return {name: (x, n) for name, x, n in lines.select("finding", "x", "n").iter_rows()}
@@ -226,9 +307,17 @@ def test_overrides_of_tier_3_and_by_a_state_that_is_over() -> None:
     chance = guard("raise", 0, name="opportunity", tier=1, ts=0, ttl_s=60)
     lifted = guard("override", 2, name="research", by="opportunity", ts=50_000_000, ttl_s=60)
     lines = audit_of(run(look("a")), chance, block, lifted)
-    assert lines["override tier 3"] == (1, 1) and lines["override stale"] == (0, 1) and lines["state without end"] == (0, 3)
+    assert (
+        lines["override tier 3"] == (1, 1)
+        and lines["override stale"] == (0, 1)
+        and lines["state without end"] == (0, 3)
+    )
     lines = audit_of(run(look("a")), chance, block | {"tier": 2}, lifted | {"ts": 61_000_000, "ttl_s": None})
-    assert lines["override tier 3"] == (0, 1) and lines["override stale"] == (1, 1) and lines["state without end"] == (1, 3)
+    assert (
+        lines["override tier 3"] == (0, 1)
+        and lines["override stale"] == (1, 1)
+        and lines["state without end"] == (1, 3)
+    )
     gone = audit_of(run(look("a")), block | {"ttl_s": 10}, lifted)
     assert gone["override tier 3"] == (0, 1), "the block had ended by itself"
 
@@ -244,7 +333,12 @@ def test_repairs_that_fail_and_guards_that_fall_silent() -> None:
 
 
 def test_a_counter_reset_is_counted_with_all_resets() -> None:
-    records = [guard("raise", 0, counter=2, step=0), guard("reset", 1, counter=0, step=1), guard("raise", 2, counter=2, step=2), guard("reset", 3, counter=0, step=3)]
+    records = [
+        guard("raise", 0, counter=2, step=0),
+        guard("reset", 1, counter=0, step=1),
+        guard("raise", 2, counter=2, step=2),
+        guard("reset", 3, counter=0, step=3),
+    ]
     lines = audit_of(run(checked("m"), look("a"), look("b"), edit("e")), *records)
     assert lines["clean-reset/1"] == (1, 2)
     assert RESETS.key == ("session_id", "guard")

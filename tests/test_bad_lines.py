@@ -22,8 +22,7 @@ import pytest
 import zstandard
 
 from lines import assert_same, ingest, tables_of
-from loopstats import rule
-from loopstats import cli, errors, run
+from loopstats import cli, errors, rule, run
 from loopstats import ingest as reading
 from loopstats.config import Settings
 from loopstats.decode import decode_line

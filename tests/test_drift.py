@@ -10,12 +10,12 @@ import hashlib
 import itertools
 from typing import Any
 
-import oracle_drift as oracle
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import oracle_drift as oracle
 from loopstats import drift, rule
 from loopstats.tables import STEPS, TURNS
 
@@ -38,16 +38,45 @@ run_values = st.tuples(
 )
 
 
-def make(run_id: str, number: int, kind: str, outcome: str = "success", fingerprint: str = "f", target: str = "a",
-         result: str | None = "r", actor: str = "agent", reason: str | None = None, state: str | None = None,
-         **more: Any) -> dict[str, Any]:
+def make(
+    run_id: str,
+    number: int,
+    kind: str,
+    outcome: str = "success",
+    fingerprint: str = "f",
+    target: str = "a",
+    result: str | None = "r",
+    actor: str = "agent",
+    reason: str | None = None,
+    state: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
     """A row of the steps table as far as these rules look at it."""
     return {
-        "session_id": run_id.split("/")[0], "run_id": run_id, "step": number, "decision": number, "tool": "T", "action": "T",
-        "kind": kind, "kind_source": "table", "target": target, "outcome": outcome, "outcome_source": "log",
-        "outcome_reason": reason, "signature": result if outcome == "failure" else None, "fingerprint": fingerprint,
-        "result_hash": result, "state_hash": state, "actor": actor, "harness": "h", "source_file": "f", "source_line": number,
-        "ts": None, "cycle": None, "is_truncated": None, "overflow_path": None,
+        "session_id": run_id.split("/")[0],
+        "run_id": run_id,
+        "step": number,
+        "decision": number,
+        "tool": "T",
+        "action": "T",
+        "kind": kind,
+        "kind_source": "table",
+        "target": target,
+        "outcome": outcome,
+        "outcome_source": "log",
+        "outcome_reason": reason,
+        "signature": result if outcome == "failure" else None,
+        "fingerprint": fingerprint,
+        "result_hash": result,
+        "state_hash": state,
+        "actor": actor,
+        "harness": "h",
+        "source_file": "f",
+        "source_line": number,
+        "ts": None,
+        "cycle": None,
+        "is_truncated": None,
+        "overflow_path": None,
     } | more
 
 
@@ -61,10 +90,12 @@ def runs_of(values: list[Any]) -> list[list[dict[str, Any]]]:
     runs = []
     for number, (steps, own) in enumerate(values):
         states = itertools.cycle(own or [None])
-        runs.append([
-            make(f"run-{number}", place, kind, outcome, fingerprint, target, result, actor, reason, next(states))
-            for place, (kind, outcome, fingerprint, target, result, actor, reason) in enumerate(steps)
-        ])
+        runs.append(
+            [
+                make(f"run-{number}", place, kind, outcome, fingerprint, target, result, actor, reason, next(states))
+                for place, (kind, outcome, fingerprint, target, result, actor, reason) in enumerate(steps)
+            ]
+        )
     return runs
 
 
@@ -76,7 +107,9 @@ def check(runs: list[list[dict[str, Any]]], frame: pl.DataFrame) -> None:
         part = found[steps[0]["run_id"]]
         expected = oracle.states(steps)
         pairs = set(zip(part["state_hash"].to_list(), expected, strict=True))
-        assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs), "states must be equal where the walk's are"
+        assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs), (
+            "states must be equal where the walk's are"
+        )
         assert all((a is None) == (b is None) for a, b in pairs)
         assert part["is_productive"].to_list() == oracle.productive(steps)
     rows = [row for steps in runs if steps for name in ("drift/0", "drift/1") for row in oracle.drifts(steps, name)]
@@ -108,7 +141,9 @@ def test_stages_equal_the_plain_walk_on_all_real_logs(corpus: Any) -> None:
     runs = [part.sort("step").to_dicts() for part in steps.partition_by("run_id")]
     check(runs, STEPS.conform(steps))
     kept = tables["drifts"].select(DRIFT_COLUMNS)
-    assert by_key(kept, DRIFT_COLUMNS) == by_key([r for s in runs for n in ("drift/0", "drift/1") for r in oracle.drifts(s, n)], DRIFT_COLUMNS)
+    assert by_key(kept, DRIFT_COLUMNS) == by_key(
+        [r for s in runs for n in ("drift/0", "drift/1") for r in oracle.drifts(s, n)], DRIFT_COLUMNS
+    )
     assert tables["steps"]["state_hash"].drop_nulls().str.contains("^[0-9a-f]{16}$").all()
 
 
@@ -157,14 +192,26 @@ def test_reading_on_is_no_drift_and_reading_again_is() -> None:
     assert found(run(check_run, *pages)) == []
     assert len(found(run(check_run, *pages), "drift/0")) == 1
     wrapped = found(run(check_run, *pages, *pages))
-    assert [(step, reason) for step, _, reason in wrapped] == [(1 + 164 + 5, "state")], "from the wrap on, with six pages read again"
+    assert [(step, reason) for step, _, reason in wrapped] == [(1 + 164 + 5, "state")], (
+        "from the wrap on, with six pages read again"
+    )
 
 
 def test_onset_length_lead_and_cost() -> None:
-    rows = run(look("x"), look("y"), look("z"), *[look("ab"[n % 2]) for n in range(10)], look("q"), look("s"), look("t"))
-    turns = TURNS.conform(pl.DataFrame({
-        "session_id": ["r"] * 16, "run_id": ["r"] * 16, "decision": range(16), "tokens_output": [10] * 16, "cost_micros": [1] * 15 + [None],
-    }))
+    rows = run(
+        look("x"), look("y"), look("z"), *[look("ab"[n % 2]) for n in range(10)], look("q"), look("s"), look("t")
+    )
+    turns = TURNS.conform(
+        pl.DataFrame(
+            {
+                "session_id": ["r"] * 16,
+                "run_id": ["r"] * 16,
+                "decision": range(16),
+                "tokens_output": [10] * 16,
+                "cost_micros": [1] * 15 + [None],
+            }
+        )
+    )
     row = drift.drifts(drift.world(frame_of(rows)), turns).filter(pl.col("rule") == "drift/1").row(0, named=True)
     assert (row["first_step"], row["detected_step"], row["last_step"], row["length"]) == (3, 10, 12, 10)
     assert (row["lead_steps"], row["tokens"], row["cost_micros"]) == (5, 100, 10)
@@ -184,7 +231,6 @@ def edit(content: str, target: str = "f", **more: Any) -> dict[str, Any]:
 
 def checked(result: str | None, outcome: str = "failure", **more: Any) -> dict[str, Any]:
     return {"kind": "verify", "fingerprint": "t", "outcome": outcome, "result": result} | more
-
 
 
 def test_healthy_cycles_are_no_drift() -> None:
@@ -210,14 +256,22 @@ def test_case_12_period_three_where_nothing_changes() -> None:
     cycle = (look("f"), edit("e", outcome="failure", result="nomatch"), checked("m"))
     own = [dict(step, state="w") for step in cycle]
     assert found(run(*own * 3)) == [(8, 8, "state")]
-    assert found(run(*cycle * 3)) == [], "derived, the state is known from the first test on: seven states are no window"
+    assert found(run(*cycle * 3)) == [], (
+        "derived, the state is known from the first test on: seven states are no window"
+    )
     assert found(run(*cycle * 4)) == [(9, 11, "state")]
     gap = run(*(step for n in range(100) for step in (look(f"search {n}"), look(f"fetch {n}"))))
     assert found(gap) == [], "new words each time: a gap that no rule of METHOD 12 sees"
 
 
 def test_case_18_edits_of_equal_length_and_folders_without_git_move_the_state() -> None:
-    rows = run(*(step for n in range(6) for step in (edit(f"bytes-{n % 2}"), {"kind": "execute", "fingerprint": "commit"}, checked("m"))))
+    rows = run(
+        *(
+            step
+            for n in range(6)
+            for step in (edit(f"bytes-{n % 2}"), {"kind": "execute", "fingerprint": "commit"}, checked("m"))
+        )
+    )
     assert found(rows) == [] and found(rows, "drift/0") == []
     states = drift.world(frame_of(rows))["state_hash"].drop_nulls()
     assert states.n_unique() == 2, "two contents, whatever their length"
@@ -233,7 +287,15 @@ def test_case_20_fresh_ids_and_path_flips_are_no_progress() -> None:
 
 
 def test_unknown_edits_and_silent_verifications_make_the_state_unknown_until_the_next_one() -> None:
-    rows = run(checked("m"), edit("e", outcome="unknown"), look("a"), checked("m"), checked(None, "unknown"), look("a"), checked("m"))
+    rows = run(
+        checked("m"),
+        edit("e", outcome="unknown"),
+        look("a"),
+        checked("m"),
+        checked(None, "unknown"),
+        look("a"),
+        checked("m"),
+    )
     states = drift.world(frame_of(rows))["state_hash"].to_list()
     assert [state is None for state in states] == [False, True, True, False, True, True, False]
     assert states[0] != states[3] == states[6], "what an unknown edit left is not what was there before"
@@ -258,7 +320,9 @@ def echoed(steps: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 def test_echo_fires_at_the_fourth_and_not_at_the_third() -> None:
     spread = [step for _ in range(4) for step in (look("a"), look("b", result="other"), look("c", result=None))]
-    assert echoed(run(*spread)) == [(0, 9, 4), (1, 10, 4)], "also when other calls stand between, and not without a result"
+    assert echoed(run(*spread)) == [(0, 9, 4), (1, 10, 4)], (
+        "also when other calls stand between, and not without a result"
+    )
     assert echoed(run(*spread[:9])) == []
     assert echoed(run(*[look("a", result=f"r{n}") for n in range(50)])) == [], "another result each time"
 
@@ -272,8 +336,15 @@ def test_a_productive_step_between_begins_an_echo_anew() -> None:
     assert echoed(run(look("a"), look("a"), edit("e", outcome="failure"), look("a"), look("a"))) == [(0, 4, 4)]
 
 
-@pytest.mark.parametrize("other", ["grep -i discount", 'grep "discount"', "grep -rn discount", "cd src && grep discount"])
+@pytest.mark.parametrize(
+    "other", ["grep -i discount", 'grep "discount"', "grep -rn discount", "cd src && grep discount"]
+)
 def test_a_grep_is_one_fingerprint_whatever_its_flags(other: str) -> None:
-    assert rule.read_call("Bash", {"command": other}).fingerprint == rule.read_call("Bash", {"command": "grep discount"}).fingerprint
-    pages = {rule.read_call("Read", {"file_path": "a.py", "offset": n, "limit": 40}).fingerprint for n in range(1, 200, 40)}
+    assert (
+        rule.read_call("Bash", {"command": other}).fingerprint
+        == rule.read_call("Bash", {"command": "grep discount"}).fingerprint
+    )
+    pages = {
+        rule.read_call("Read", {"file_path": "a.py", "offset": n, "limit": 40}).fingerprint for n in range(1, 200, 40)
+    }
     assert len(pages) == 5

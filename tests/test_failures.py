@@ -306,10 +306,7 @@ def test_signature_hashes_the_whole_message_and_replaces_surrogates() -> None:
 
 
 PIECES = st.sampled_from(
-    "' \" ` : . / \\ - _ ( ) [ ] < > = 5 12 0x1f 1e5 3.14 a e s ms status code exit error failed of tests attempt http 503 2024-01-15"
-    " 12:30:45 10.0.0.1 ::1 a::b() deadbee1 app.ts:12:30 /tmp/x C:\\x foo.py x@y.com http://a.b/c?x=1 token= password: secret= <n> <path>"
-    " <PATH> <str> b İ ſ é “ ” « » TS2304 F401 Bearer # 12,5 k GiB with and * ? … , ; { } | @ cookie: --token am 5s v1.2 (12,30) #L12 ..".split()
-    + [" ", " ", "\x00", "\ud800", "\ue000", "\ue015", "\n", "3 failed", "jan 5"]
+    ["'", '"', "`", ":", ".", "/", "\\", "-", "_", "(", ")", "[", "]", "<", ">", "=", "5", "12", "0x1f", "1e5", "3.14", "a", "e", "s", "ms", "status", "code", "exit", "error", "failed", "of", "tests", "attempt", "http", "503", "2024-01-15", "12:30:45", "10.0.0.1", "::1", "a::b()", "deadbee1", "app.ts:12:30", "/tmp/x", "C:\\x", "foo.py", "x@y.com", "http://a.b/c?x=1", "token=", "password:", "secret=", "<n>", "<path>", "<PATH>", "<str>", "b", "İ", "ſ", "é", "“", "”", "«", "»", "TS2304", "F401", "Bearer", "#", "12,5", "k", "GiB", "with", "and", "*", "?", "…", ",", ";", "{", "}", "|", "@", "cookie:", "--token", "am", "5s", "v1.2", "(12,30)", "#L12", "..", " ", " ", "\x00", "�", "\ue000", "\ue015", "\n", "3 failed", "jan 5"]
 )
 
 

@@ -11,14 +11,16 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from lines import PLACES, assert_same, ingest, tables_of
 
+from lines import PLACES, assert_same, ingest, tables_of
 from loopstats.config import Settings
 from loopstats.store import Lake
 
@@ -32,15 +34,23 @@ SAMPLE = Path("data/sample")
 def canonical(frame: pl.DataFrame) -> bytes:
     """A table as CSV in its canonical order: lists as JSON, floats at 12 significant digits, times in UTC."""
     lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
-    flat = frame.with_columns([
-        pl.col(name).map_elements(lambda values: json.dumps(list(values), ensure_ascii=False), return_dtype=pl.String) for name in lists
-    ])
+    flat = frame.with_columns(
+        [
+            pl.col(name).map_elements(
+                lambda values: json.dumps(list(values), ensure_ascii=False), return_dtype=pl.String
+            )
+            for name in lists
+        ]
+    )
     return flat.write_csv(datetime_format="%Y-%m-%dT%H:%M:%S%.6fZ").encode()
 
 
 def digests(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
     """Rows and digest of each table."""
-    return {name: {"rows": frame.height, "sha256": hashlib.sha256(canonical(frame)).hexdigest()} for name, frame in tables.items()}
+    return {
+        name: {"rows": frame.height, "sha256": hashlib.sha256(canonical(frame)).hexdigest()}
+        for name, frame in tables.items()
+    }
 
 
 @pytest.fixture
@@ -52,9 +62,17 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
+def whole_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sample and, in `lake`, one ingest of it."""
+    folder = tmp_path_factory.mktemp("whole")
+    run_whole(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(whole_folder: Path) -> dict[str, pl.DataFrame]:
     """All tables after one ingest of the sample."""
-    return run_whole(tmp_path_factory.mktemp("whole"))
+    return tables_of(whole_folder / "lake")
 
 
 def run_whole(folder: Path) -> dict[str, pl.DataFrame]:
@@ -70,6 +88,30 @@ def run_whole(folder: Path) -> dict[str, pl.DataFrame]:
 
 def test_tables_byte_for_byte(whole: dict[str, pl.DataFrame]) -> None:
     assert digests(whole) == json.loads((GOLDEN / "sample.json").read_text(encoding="utf-8"))
+
+
+def lift_as(folder: Path, *arguments: str) -> bytes:
+    """What `loopstats lift` prints for the sample at the fixed as-of."""
+    command = [
+        sys.executable,
+        "-m",
+        "loopstats.cli",
+        "--lake",
+        str(folder / "lake"),
+        "lift",
+        "--since",
+        "7d",
+        "--as-of",
+        AS_OF,
+    ]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, check=True, env={"PATH": "/usr/bin:/bin", "COLUMNS": "100"}
+    ).stdout
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("lift.txt", ("--all",)), ("lift.json", ("-f", "json"))])
+def test_lift_byte_for_byte(name: str, arguments: tuple[str, ...], whole_folder: Path) -> None:
+    assert lift_as(whole_folder, *arguments) == (GOLDEN / name).read_bytes()
 
 
 def test_files_in_another_order(sample: Path, tmp_path: Path, whole: dict[str, pl.DataFrame]) -> None:
@@ -95,7 +137,7 @@ def test_native_and_claude_files_in_several_parts(sample: Path, tmp_path: Path, 
         lines = path.read_bytes().splitlines(keepends=True)
         cuts = cut_points(lines)
         if len(cuts) > 2:
-            for number, (a, b) in enumerate(zip(cuts, cuts[1:], strict=False)):
+            for number, (a, b) in enumerate(pairwise(cuts)):
                 path.with_name(f"{9 - number}-{path.name}").write_bytes(b"".join(lines[a:b]))
             path.unlink()
     ingest(tmp_path / "lake", sample, settings=Settings())
@@ -128,7 +170,11 @@ def time_of(line: bytes) -> str:
 
 
 def without_places(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    return {name: frame.drop(PLACES, strict=False) for name, frame in tables.items() if name not in ("rejects", "folds", "sources")}
+    return {
+        name: frame.drop(PLACES, strict=False)
+        for name, frame in tables.items()
+        if name not in ("rejects", "folds", "sources")
+    }
 
 
 def test_loops_are_those_that_were_planted(whole: dict[str, pl.DataFrame]) -> None:
@@ -148,7 +194,9 @@ def test_rejects_and_waiting_lines_are_those_that_were_planted(whole: dict[str, 
     for row in whole["sources"].to_dicts():
         planted = TRUTH["files"][row["source_file"].removeprefix("data/sample/")]
         assert (row["count_read"], row["count_rejected"], row["count_waiting"]) == (
-            planted["lines"] + planted["waiting"], len(planted["rejected"]), planted["waiting"]
+            planted["lines"] + planted["waiting"],
+            len(planted["rejected"]),
+            planted["waiting"],
         )
 
 
@@ -162,4 +210,7 @@ def test_lake_files_are_private(sample: Path, tmp_path: Path) -> None:
 if __name__ == "__main__" and "--write" in sys.argv:
     import tempfile
 
-    (GOLDEN / "sample.json").write_text(json.dumps(digests(run_whole(Path(tempfile.mkdtemp()))), indent=1) + "\n", encoding="utf-8")
+    scratch = Path(tempfile.mkdtemp())
+    (GOLDEN / "sample.json").write_text(json.dumps(digests(run_whole(scratch)), indent=1) + "\n", encoding="utf-8")
+    (GOLDEN / "lift.txt").write_bytes(lift_as(scratch, "--all"))
+    (GOLDEN / "lift.json").write_bytes(lift_as(scratch, "-f", "json"))

@@ -32,53 +32,90 @@ SESSION = "3b8e2c60-97f3-4d44-8f0b-6f2a0c7d1e55"
 CWD = "/home/ann/shop"
 
 CLAUDE_COMMON = {
-    "session_id": SESSION, "transcript_path": "/home/ann/.claude/projects/-home-ann-shop/x.jsonl", "cwd": CWD,
-    "prompt_id": "9d8ca4f7-7bde-47e2-841f-581af13db058", "permission_mode": "default", "effort": {"level": "high"},
+    "session_id": SESSION,
+    "transcript_path": "/home/ann/.claude/projects/-home-ann-shop/x.jsonl",
+    "cwd": CWD,
+    "prompt_id": "9d8ca4f7-7bde-47e2-841f-581af13db058",
+    "permission_mode": "default",
+    "effort": {"level": "high"},
 }
 RECORDED_START = {key: CLAUDE_COMMON[key] for key in ("session_id", "transcript_path", "cwd")} | {
-    "hook_event_name": "SessionStart", "source": "startup"}
+    "hook_event_name": "SessionStart",
+    "source": "startup",
+}
 RECORDED_FAILURE = CLAUDE_COMMON | {
-    "hook_event_name": "PostToolUseFailure", "tool_name": "Bash", "tool_use_id": "toolu_01AAAAAAAAAAAAAAAAAAAAAA",
+    "hook_event_name": "PostToolUseFailure",
+    "tool_name": "Bash",
+    "tool_use_id": "toolu_01AAAAAAAAAAAAAAAAAAAAAA",
     "tool_input": {"command": "python3 -c 'import nope'", "description": "x"},
     "error": 'Exit code 1\nTraceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
-             "ModuleNotFoundError: No module named 'nope'",
-    "is_interrupt": False, "duration_ms": 512,
+    "ModuleNotFoundError: No module named 'nope'",
+    "is_interrupt": False,
+    "duration_ms": 512,
 }
 RECORDED_SUCCESS = CLAUDE_COMMON | {
-    "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": "toolu_01FFFFFFFFFFFFFFFFFFFFFF",
+    "hook_event_name": "PostToolUse",
+    "tool_name": "Bash",
+    "tool_use_id": "toolu_01FFFFFFFFFFFFFFFFFFFFFF",
     "tool_input": {"command": "echo hi; echo err >&2", "description": "x"},
-    "tool_response": {"stdout": "hi\nerr", "stderr": "", "interrupted": False, "isImage": False, "noOutputExpected": False},
+    "tool_response": {
+        "stdout": "hi\nerr",
+        "stderr": "",
+        "interrupted": False,
+        "isImage": False,
+        "noOutputExpected": False,
+    },
     "duration_ms": 45,
 }
 RECORDED_BATCH = CLAUDE_COMMON | {
     "hook_event_name": "PostToolBatch",
     "tool_calls": [
-        {"tool_name": "Edit", "tool_use_id": "toolu_01DDDDDDDDDDDDDDDDDDDDDD",
-         "tool_input": {"replace_all": False, "file_path": f"{CWD}/a.txt", "old_string": "zzz", "new_string": "q"},
-         "tool_response": "<tool_use_error>String to replace not found in file.\nString: zzz</tool_use_error>"},
-        {"tool_name": "Read", "tool_use_id": "toolu_01BBBBBBBBBBBBBBBBBBBBBB",
-         "tool_input": {"file_path": f"{CWD}/a.txt"}, "tool_response": "1\thello\n2\t"},
+        {
+            "tool_name": "Edit",
+            "tool_use_id": "toolu_01DDDDDDDDDDDDDDDDDDDDDD",
+            "tool_input": {"replace_all": False, "file_path": f"{CWD}/a.txt", "old_string": "zzz", "new_string": "q"},
+            "tool_response": "<tool_use_error>String to replace not found in file.\nString: zzz</tool_use_error>",
+        },
+        {
+            "tool_name": "Read",
+            "tool_use_id": "toolu_01BBBBBBBBBBBBBBBBBBBBBB",
+            "tool_input": {"file_path": f"{CWD}/a.txt"},
+            "tool_response": "1\thello\n2\t",
+        },
     ],
 }
 CODEX_COMMON = {
-    "session_id": "01a22c07-cb28-74d3-819f-4cd6208af693", "turn_id": "01a22c07-cb82-72e3-80f6-6b200fc0f9ab",
-    "transcript_path": "/home/ann/.codex/sessions/2026/11/30/rollout-x.jsonl", "cwd": CWD, "model": "m",
+    "session_id": "01a22c07-cb28-74d3-819f-4cd6208af693",
+    "turn_id": "01a22c07-cb82-72e3-80f6-6b200fc0f9ab",
+    "transcript_path": "/home/ann/.codex/sessions/2026/11/30/rollout-x.jsonl",
+    "cwd": CWD,
+    "model": "m",
     "permission_mode": "bypassPermissions",
 }
 RECORDED_CODEX = CODEX_COMMON | {
-    "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": "call_AAAAAAAAAAAAAAAAAAAAAA01",
+    "hook_event_name": "PostToolUse",
+    "tool_name": "Bash",
+    "tool_use_id": "call_AAAAAAAAAAAAAAAAAAAAAA01",
     "tool_input": {"command": "python3 -c 'import nope'"},
     "tool_response": 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\n'
-                     "ModuleNotFoundError: No module named 'nope'\n",
+    "ModuleNotFoundError: No module named 'nope'\n",
 }
 DOCUMENTED_CODEX_SUBAGENT = RECORDED_CODEX | {"agent_id": "a7", "agent_type": "worker"}
 DOCUMENTED_DENIED = CLAUDE_COMMON | {
-    "hook_event_name": "PermissionDenied", "tool_name": "Bash", "tool_use_id": "toolu_01HHHHHHHHHHHHHHHHHHHHHH",
-    "tool_input": {"command": "rm -rf /"}, "reason": "Auto mode denied this action",
+    "hook_event_name": "PermissionDenied",
+    "tool_name": "Bash",
+    "tool_use_id": "toolu_01HHHHHHHHHHHHHHHHHHHHHH",
+    "tool_input": {"command": "rm -rf /"},
+    "reason": "Auto mode denied this action",
 }
 DOCUMENTED_2025 = {
-    "session_id": SESSION, "transcript_path": "x", "cwd": CWD, "hook_event_name": "PostToolUse", "tool_name": "Write",
-    "tool_input": {"file_path": f"{CWD}/n.py", "content": "x = 1"}, "tool_response": {"filePath": f"{CWD}/n.py", "success": True},
+    "session_id": SESSION,
+    "transcript_path": "x",
+    "cwd": CWD,
+    "hook_event_name": "PostToolUse",
+    "tool_name": "Write",
+    "tool_input": {"file_path": f"{CWD}/n.py", "content": "x = 1"},
+    "tool_response": {"filePath": f"{CWD}/n.py", "success": True},
 }
 
 
@@ -94,10 +131,17 @@ def terms(spool: Path, share_bp: int = 9_999, **more: Any) -> collector.Terms:
 
 def failing(number: int, name: str, **more: Any) -> dict[str, Any]:
     """A failing test run on its own target; all of one class."""
-    return CLAUDE_COMMON | {
-        "hook_event_name": "PostToolUseFailure", "tool_name": "Bash", "tool_use_id": f"toolu_01{number:022d}",
-        "tool_input": {"command": f"pytest tests/{name}.py"}, "error": "Exit code 1\nImportError: no module for prices",
-    } | more
+    return (
+        CLAUDE_COMMON
+        | {
+            "hook_event_name": "PostToolUseFailure",
+            "tool_name": "Bash",
+            "tool_use_id": f"toolu_01{number:022d}",
+            "tool_input": {"command": f"pytest tests/{name}.py"},
+            "error": "Exit code 1\nImportError: no module for prices",
+        }
+        | more
+    )
 
 
 def tell(spool: Path, events: list[dict[str, Any]], share_bp: int = 9_999, now_us: int = NOW_US) -> list[str | None]:
@@ -107,7 +151,8 @@ def tell(spool: Path, events: list[dict[str, Any]], share_bp: int = 9_999, now_u
     for number, event in enumerate(events):
         said = [
             json.loads(answer)["hookSpecificOutput"]["additionalContext"]
-            for answer, is_treated in collector.handle(event, "", told, now_us + number * SECOND) if is_treated
+            for answer, is_treated in collector.handle(event, "", told, now_us + number * SECOND)
+            if is_treated
         ]
         answers.append("".join(said) or None)
     return answers
@@ -115,22 +160,34 @@ def tell(spool: Path, events: list[dict[str, Any]], share_bp: int = 9_999, now_u
 
 def told(spool: Path, *types: str) -> list[dict[str, Any]]:
     """The lines of the event logs, by type."""
-    lines = [json.loads(line) for path in sorted(spool.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()]
+    lines = [
+        json.loads(line) for path in sorted(spool.glob("*.jsonl")) for line in path.read_text("utf-8").splitlines()
+    ]
     return [line for line in lines if not types or line["type"] in types]
 
 
 def start(arguments: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", hook.__file__, *arguments], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE)
+        [sys.executable, "-I", "-S", hook.__file__, *arguments],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def call(payload: bytes | dict[str, Any], env: dict[str, str], **more: Any) -> subprocess.CompletedProcess[bytes]:
     """One event through a process of its own, as an agent does it."""
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return subprocess.run(
-        [sys.executable, "-I", "-S", hook.__file__, "claude-code"], input=data, env=env, capture_output=True,
-        check=False, timeout=60, **more)
+        [sys.executable, "-I", "-S", hook.__file__, "claude-code"],
+        input=data,
+        env=env,
+        capture_output=True,
+        check=False,
+        timeout=60,
+        **more,
+    )
 
 
 @pytest.fixture
@@ -138,7 +195,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     home = tmp_path / "home"
     home.mkdir()
     return {
-        "PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(tmp_path), "LOOPSTATS_SPOOL": str(tmp_path / "spool"),
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TMPDIR": str(tmp_path),
+        "LOOPSTATS_SPOOL": str(tmp_path / "spool"),
         hook.TOKEN: token(),
     }
 
@@ -157,8 +217,21 @@ def test_the_third_failure_on_two_targets_is_answered_once(tmp_path: Path) -> No
     answers = tell(tmp_path, [*LOOP, failing(4, "c"), failing(5, "d")])
     assert [number for number, answer in enumerate(answers) if answer] == [3]
     said = answers[3] or ""
-    assert "You have run 3 checks" in said and "tests/a.py, tests/b.py" in said and "importerror: no module for prices" in said
-    assert [line["type"] for line in told(tmp_path)] == ["session", "step", "step", "step", "loop", "delivery", "step", "step"]
+    assert (
+        "You have run 3 checks" in said
+        and "tests/a.py, tests/b.py" in said
+        and "importerror: no module for prices" in said
+    )
+    assert [line["type"] for line in told(tmp_path)] == [
+        "session",
+        "step",
+        "step",
+        "step",
+        "loop",
+        "delivery",
+        "step",
+        "step",
+    ]
 
 
 def test_the_lines_hold_what_the_log_format_asks_for(tmp_path: Path) -> None:
@@ -166,23 +239,59 @@ def test_the_lines_hold_what_the_log_format_asks_for(tmp_path: Path) -> None:
     (enrolment,), (loop,), (delivery,) = (told(tmp_path, name) for name in ("session", "loop", "delivery"))
     digest, signature = rule.digest({}), loop["signature"]
     assert enrolment == {
-        "v": 1, "session": SESSION, "type": "session", "ts": "2026-10-26T07:33:20.000000Z", "harness": "claude-code",
-        "experiment": "live", "salt_id": rule.salt_id("pepper"), "share_bp": 9_999, "epoch": digest, "rule_digest": digest,
+        "v": 1,
+        "session": SESSION,
+        "type": "session",
+        "ts": "2026-10-26T07:33:20.000000Z",
+        "harness": "claude-code",
+        "experiment": "live",
+        "salt_id": rule.salt_id("pepper"),
+        "share_bp": 9_999,
+        "epoch": digest,
+        "rule_digest": digest,
     }
     points = rule.arm_bp("pepper", SESSION, signature)
     assert loop == {
-        "v": 1, "session": SESSION, "type": "loop", "id": f"loop:strategy-loop/1:{signature}", "ts": "2026-10-26T07:33:23.000000Z",
-        "signature": signature, "rule": "strategy-loop/1", "rule_digest": digest, "step": f"toolu_01{3:022d}",
-        "experiment": "live", "arm": "treated", "arm_bp": points, "salt_id": rule.salt_id("pepper"), "share_bp": 9_999,
+        "v": 1,
+        "session": SESSION,
+        "type": "loop",
+        "id": f"loop:strategy-loop/1:{signature}",
+        "ts": "2026-10-26T07:33:23.000000Z",
+        "signature": signature,
+        "rule": "strategy-loop/1",
+        "rule_digest": digest,
+        "step": f"toolu_01{3:022d}",
+        "experiment": "live",
+        "arm": "treated",
+        "arm_bp": points,
+        "salt_id": rule.salt_id("pepper"),
+        "share_bp": 9_999,
         "epoch": digest,
     }
     assert {key: delivery[key] for key in ("experiment", "signature", "arm", "delivered", "tier", "step", "text")} == {
-        "experiment": "live", "signature": signature, "arm": "treated", "delivered": True, "tier": 1,
-        "step": f"toolu_01{3:022d}", "text": "provocation/1:verify"}
+        "experiment": "live",
+        "signature": signature,
+        "arm": "treated",
+        "delivered": True,
+        "tier": 1,
+        "step": f"toolu_01{3:022d}",
+        "text": "provocation/1:verify",
+    }
     step = told(tmp_path, "step")[0]
-    assert {key: step[key] for key in ("id", "tool", "action", "kind", "target", "outcome", "exit_code", "error_code", "message")} == {
-        "id": f"toolu_01{1:022d}", "tool": "Bash", "action": "Bash:pytest", "kind": "verify", "target": "tests/a.py",
-        "outcome": "failure", "exit_code": 1, "error_code": "ImportError", "message": "importerror: no module for prices"}
+    assert {
+        key: step[key]
+        for key in ("id", "tool", "action", "kind", "target", "outcome", "exit_code", "error_code", "message")
+    } == {
+        "id": f"toolu_01{1:022d}",
+        "tool": "Bash",
+        "action": "Bash:pytest",
+        "kind": "verify",
+        "target": "tests/a.py",
+        "outcome": "failure",
+        "exit_code": 1,
+        "error_code": "ImportError",
+        "message": "importerror: no module for prices",
+    }
 
 
 def test_the_hash_in_the_log_is_the_text_that_was_said(tmp_path: Path) -> None:
@@ -258,26 +367,44 @@ def test_repeat_is_recorded_without_an_arm_and_not_answered(tmp_path: Path) -> N
     answers = tell(tmp_path, events)
     assert [bool(answer) for answer in answers] == [False] * 5 + [True]
     assert [(line["rule"], line.get("arm")) for line in told(tmp_path, "loop")] == [
-        ("repeat/1", None), ("strategy-loop/1", "treated")]
+        ("repeat/1", None),
+        ("strategy-loop/1", "treated"),
+    ]
 
 
 def test_a_call_turned_down_before_it_ran_is_seen_in_its_batch(tmp_path: Path) -> None:
     def batch(number: int) -> dict[str, Any]:
         asked = RECORDED_BATCH["tool_calls"][0] | {
-            "tool_use_id": f"toolu_01{number:022d}", "tool_input": {"file_path": f"{CWD}/f{number}.txt"}}
+            "tool_use_id": f"toolu_01{number:022d}",
+            "tool_input": {"file_path": f"{CWD}/f{number}.txt"},
+        }
         return RECORDED_BATCH | {"tool_calls": [asked, RECORDED_BATCH["tool_calls"][1]]}
 
     answers = tell(tmp_path, [RECORDED_START, batch(1), batch(2), batch(3)])
     assert [bool(answer) for answer in answers] == [False, False, False, True]
     assert [(line["tool"], line["target"], line["outcome"]) for line in told(tmp_path, "step")] == [
-        ("Edit", f"f{number}.txt", "failure") for number in (1, 2, 3)]
+        ("Edit", f"f{number}.txt", "failure") for number in (1, 2, 3)
+    ]
 
 
 def test_recorded_payloads_give_the_steps_that_they_are(tmp_path: Path) -> None:
-    tell(tmp_path, [
-        RECORDED_START, RECORDED_FAILURE, RECORDED_SUCCESS, RECORDED_BATCH, RECORDED_CODEX, DOCUMENTED_DENIED, DOCUMENTED_2025,
-        DOCUMENTED_CODEX_SUBAGENT])
-    found = {line["id"]: (line["outcome"], line.get("error_code"), line.get("outcome_reason")) for line in told(tmp_path, "step")}
+    tell(
+        tmp_path,
+        [
+            RECORDED_START,
+            RECORDED_FAILURE,
+            RECORDED_SUCCESS,
+            RECORDED_BATCH,
+            RECORDED_CODEX,
+            DOCUMENTED_DENIED,
+            DOCUMENTED_2025,
+            DOCUMENTED_CODEX_SUBAGENT,
+        ],
+    )
+    found = {
+        line["id"]: (line["outcome"], line.get("error_code"), line.get("outcome_reason"))
+        for line in told(tmp_path, "step")
+    }
     written = next(key for key in found if key.endswith("#0"))
     assert found == {
         RECORDED_FAILURE["tool_use_id"]: ("failure", "ModuleNotFoundError", None),
@@ -293,11 +420,15 @@ def test_recorded_payloads_give_the_steps_that_they_are(tmp_path: Path) -> None:
 
 def test_codex_failures_that_the_text_tells_are_loops(tmp_path: Path) -> None:
     events = [
-        CODEX_COMMON | {
-            "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": f"call_{number:022d}",
+        CODEX_COMMON
+        | {
+            "hook_event_name": "PostToolUse",
+            "tool_name": "Bash",
+            "tool_use_id": f"call_{number:022d}",
             "tool_input": {"command": f"pytest tests/{name}.py"},
             "tool_response": f"FAILED tests/{name}.py::test_it - KeyError: 'price'\n1 failed in 0.10s",
-        } for number, name in enumerate("aba")
+        }
+        for number, name in enumerate("aba")
     ]
     assert [bool(answer) for answer in tell(tmp_path, events)] == [False, False, True]
 
@@ -350,8 +481,8 @@ def test_one_appending_write_an_event(tmp_path: Path, monkeypatch: pytest.Monkey
     write = os.write
 
     def watched(file: int, data: bytes) -> int:
-        path = os.readlink(f"/proc/self/fd/{file}")
-        if path.endswith(".jsonl"):
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        if path.suffix == ".jsonl":
             seen.append((data.decode(), bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_APPEND)))
         return write(file, data)
 
@@ -395,9 +526,16 @@ def test_the_spool_is_ingested_and_its_loop_enrolled(tmp_path: Path) -> None:
     tables = tables_of(tmp_path / "lake")
     assert summary["files_new"] == 1 and tables["rejects"].height == 0
     (loop,) = tables["loops"].to_dicts()
-    assert {key: loop[key] for key in ("is_enrolled", "experiment", "arm", "arm_logged", "is_delivered", "detected_call_id")} == {
-        "is_enrolled": True, "experiment": "live", "arm": "treated", "arm_logged": "treated", "is_delivered": True,
-        "detected_call_id": f"toolu_01{3:022d}"}
+    assert {
+        key: loop[key] for key in ("is_enrolled", "experiment", "arm", "arm_logged", "is_delivered", "detected_call_id")
+    } == {
+        "is_enrolled": True,
+        "experiment": "live",
+        "arm": "treated",
+        "arm_logged": "treated",
+        "is_delivered": True,
+        "detected_call_id": f"toolu_01{3:022d}",
+    }
 
 
 def test_deliveries_meet_the_loops_of_the_transcript(tmp_path: Path) -> None:
@@ -405,14 +543,39 @@ def test_deliveries_meet_the_loops_of_the_transcript(tmp_path: Path) -> None:
     lines = []
     for number, event in enumerate(LOOP[1:], 1):
         common = {"sessionId": SESSION, "cwd": CWD, "version": "2.1.197"}
-        lines.append(common | {
-            "type": "assistant", "uuid": f"a{number}", "timestamp": f"2026-10-26T07:33:{20 + number}.100Z",
-            "message": {"id": f"msg_{number}", "model": "m", "content": [{
-                "type": "tool_use", "id": event["tool_use_id"], "name": "Bash", "input": event["tool_input"]}]}})
-        lines.append(common | {
-            "type": "user", "uuid": f"u{number}", "timestamp": f"2026-10-26T07:33:{20 + number}.900Z",
-            "message": {"content": [{
-                "type": "tool_result", "tool_use_id": event["tool_use_id"], "content": event["error"], "is_error": True}]}})
+        lines.append(
+            common
+            | {
+                "type": "assistant",
+                "uuid": f"a{number}",
+                "timestamp": f"2026-10-26T07:33:{20 + number}.100Z",
+                "message": {
+                    "id": f"msg_{number}",
+                    "model": "m",
+                    "content": [
+                        {"type": "tool_use", "id": event["tool_use_id"], "name": "Bash", "input": event["tool_input"]}
+                    ],
+                },
+            }
+        )
+        lines.append(
+            common
+            | {
+                "type": "user",
+                "uuid": f"u{number}",
+                "timestamp": f"2026-10-26T07:33:{20 + number}.900Z",
+                "message": {
+                    "content": [
+                        {
+                            "type": "tool_result",
+                            "tool_use_id": event["tool_use_id"],
+                            "content": event["error"],
+                            "is_error": True,
+                        }
+                    ]
+                },
+            }
+        )
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     own = Settings(experiments={"live": Experiment("live", "pepper", 9_999, 100)})
@@ -421,7 +584,11 @@ def test_deliveries_meet_the_loops_of_the_transcript(tmp_path: Path) -> None:
     assert set(tables["steps"]["harness"]) == {"claude-code 2.1.197"} or tables["steps"].height == 3
     (loop,) = tables["loops"].to_dicts()
     assert (loop["is_enrolled"], loop["arm"], loop["is_delivered"], loop["detected_call_id"]) == (
-        True, "treated", True, f"toolu_01{3:022d}")
+        True,
+        "treated",
+        True,
+        f"toolu_01{3:022d}",
+    )
 
 
 # --- live equals batch -------------------------------------------------------------------------------------------
@@ -430,10 +597,16 @@ CLASSES = ("ImportError: no module for prices", "KeyError: 'x'")
 RESULTS = ["exit"] * 6 + ["rejected"] * 4 + ["ok", "ok", "interrupt", "timeout", "masked"]
 streams = st.lists(
     st.tuples(
-        st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["Edit", "Bash", "Bash", "Read", "acme_frob"]),
-        st.sampled_from("aaabbc"), st.sampled_from(RESULTS), st.sampled_from([0, 0, 0, 1]), st.booleans(), st.booleans(),
+        st.sampled_from([0, 0, 0, 1, 2, 3]),
+        st.sampled_from(["Edit", "Bash", "Bash", "Read", "acme_frob"]),
+        st.sampled_from("aaabbc"),
+        st.sampled_from(RESULTS),
+        st.sampled_from([0, 0, 0, 1]),
+        st.booleans(),
+        st.booleans(),
     ),
-    min_size=8, max_size=50,
+    min_size=8,
+    max_size=50,
 )
 
 
@@ -441,8 +614,14 @@ def stream_of(values: list[Any]) -> list[dict[str, Any]]:
     """Events of three sessions, one with a subagent, one of Codex; some fire twice, some have no call id."""
     events: list[dict[str, Any]] = []
     for number in range(3):
-        events.append({
-            "session_id": f"s{number}", "cwd": CWD, "hook_event_name": "SessionStart", **({"turn_id": "t"} if number == 2 else {})})
+        events.append(
+            {
+                "session_id": f"s{number}",
+                "cwd": CWD,
+                "hook_event_name": "SessionStart",
+                **({"turn_id": "t"} if number == 2 else {}),
+            }
+        )
     for number, (who, tool, name, result, text, is_twice, has_id) in enumerate(values):
         event: dict[str, Any] = {"session_id": ("s0", "s0", "s1", "s2")[who], "cwd": CWD, "tool_name": tool}
         if who == 1:
@@ -456,7 +635,10 @@ def stream_of(values: list[Any]) -> list[dict[str, Any]]:
             event["tool_use_id"] = f"e{number}"
         summary = f"FAILED tests/{name}.py::test_it - {CLASSES[text]}\n1 failed in 0.10s"
         if who == 3:
-            said = {"exit": json.dumps({"output": CLASSES[text], "metadata": {"exit_code": 1}}), "timeout": "command timed out"}
+            said = {
+                "exit": json.dumps({"output": CLASSES[text], "metadata": {"exit_code": 1}}),
+                "timeout": "command timed out",
+            }
             event["tool_response"] = said.get(result, summary if result == "masked" else "fine")
         elif result == "rejected":
             inner = {key: event.pop(key) for key in ("tool_name", "tool_input", "tool_use_id")}
@@ -485,13 +667,17 @@ def test_live_equals_batch(values: list[Any]) -> None:
     ingest(folder / "lake-spool", folder / "spool", settings=own)
     columns = ("run_id", "signature", "rule", "detected_call_id")
     live = {
-        (f"{line['session']}/{line['agent']}" if "agent" in line else line["session"], line["signature"], line["rule"], line["step"]):
-        (line.get("arm"), line.get("arm_bp")) for line in told(folder / "spool", "loop")
+        (
+            f"{line['session']}/{line['agent']}" if "agent" in line else line["session"],
+            line["signature"],
+            line["rule"],
+            line["step"],
+        ): (line.get("arm"), line.get("arm_bp"))
+        for line in told(folder / "spool", "loop")
     }
     agent, own_log = (tables_of(folder / name)["loops"] for name in ("lake-agent", "lake-spool"))
     assert set(live) == {tuple(row) for row in agent.select(columns).iter_rows()}
-    assert live == {
-        tuple(row[:4]): (row[4], row[5]) for row in own_log.select(*columns, "arm", "arm_bp").iter_rows()}
+    assert live == {tuple(row[:4]): (row[4], row[5]) for row in own_log.select(*columns, "arm", "arm_bp").iter_rows()}
     assert own_log["is_enrolled"].all()
     assert sum(bool(answer) for answer in answers) <= sum(arm == "treated" for arm, _ in live.values())
     shutil.rmtree(folder)
@@ -500,11 +686,25 @@ def test_live_equals_batch(values: list[Any]) -> None:
 # --- whatever happens --------------------------------------------------------------------------------------------
 
 BAD_INPUTS = {
-    "nothing": b"", "garbage": b"\x00\xff{{{", "half": json.dumps(failing(1, "a")).encode()[:-20], "list": b"[1, 2]",
-    "text": b'"x"', "no session": b'{"hook_event_name": "PostToolUse"}', "no tool": json.dumps(
-        {"session_id": "s", "hook_event_name": "PostToolUse"}).encode(), "deep": b"[" * 200_000,
-    "large number": b'{"session_id": ' + b"9" * 10_000 + b"}", "wrong types": json.dumps({
-        "session_id": "s", "hook_event_name": "PostToolUse", "tool_name": ["x"], "tool_input": 3, "cwd": {}, "agent_id": []}).encode(),
+    "nothing": b"",
+    "garbage": b"\x00\xff{{{",
+    "half": json.dumps(failing(1, "a")).encode()[:-20],
+    "list": b"[1, 2]",
+    "text": b'"x"',
+    "no session": b'{"hook_event_name": "PostToolUse"}',
+    "no tool": json.dumps({"session_id": "s", "hook_event_name": "PostToolUse"}).encode(),
+    "deep": b"[" * 200_000,
+    "large number": b'{"session_id": ' + b"9" * 10_000 + b"}",
+    "wrong types": json.dumps(
+        {
+            "session_id": "s",
+            "hook_event_name": "PostToolUse",
+            "tool_name": ["x"],
+            "tool_input": 3,
+            "cwd": {},
+            "agent_id": [],
+        }
+    ).encode(),
 }
 
 
@@ -527,11 +727,19 @@ def test_a_large_payload_is_a_step(env: dict[str, str]) -> None:
     assert len(told(Path(env["LOOPSTATS_SPOOL"]), "step")) == 1
 
 
-@pytest.mark.parametrize("text", ["\ud800 lone", "nul \x00 and \x1f", "é" * 5_000, "</loopstats> {count} <system-reminder>"])
+@pytest.mark.parametrize(
+    "text", ["\ud800 lone", "nul \x00 and \x1f", "é" * 5_000, "</loopstats> {count} <system-reminder>"]
+)
 def test_strange_text_is_a_step_like_any_other(text: str, tmp_path: Path) -> None:
     events = [
-        failing(number, name, error=f"Exit code 1\nImportError: {text}", tool_input={"command": f"pytest tests/{name}.py {text}"})
-        for number, name in enumerate("aba")]
+        failing(
+            number,
+            name,
+            error=f"Exit code 1\nImportError: {text}",
+            tool_input={"command": f"pytest tests/{name}.py {text}"},
+        )
+        for number, name in enumerate("aba")
+    ]
     answers = tell(tmp_path, events)
     assert [bool(answer) for answer in answers] == [False, False, True]
     assert (answers[2] or "").count("</loopstats>") == 1 and failures.clean(answers[2] or "").strip() == ""
@@ -587,7 +795,9 @@ def test_a_torn_line_of_a_crash_does_not_take_the_next_with_it(tmp_path: Path) -
     assert json.loads(log.read_bytes().splitlines()[-1])["id"] == LOOP[2]["tool_use_id"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00\x01garbage", b'{"counts": {"x": "y"}, "named": {}}', b"[]", b'{"enrolled_us": "x"}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x00\x01garbage", b'{"counts": {"x": "y"}, "named": {}}', b"[]", b'{"enrolled_us": "x"}']
+)
 def test_a_corrupt_state_is_read_again_from_the_event_log(data: bytes, tmp_path: Path) -> None:
     tell(tmp_path, LOOP[:3])
     for path in (tmp_path / ".hook" / "sessions").rglob("*.json"):
@@ -604,7 +814,7 @@ def test_a_lost_state_brings_no_second_delivery(tmp_path: Path) -> None:
     assert len(told(tmp_path, "session")) == 1 and len(told(tmp_path, "delivery")) == 1
 
 
-@pytest.mark.parametrize("jump_us", [-10**15, -NOW_US, 10**15, 10**19])
+@pytest.mark.parametrize("jump_us", [-(10**15), -NOW_US, 10**15, 10**19])
 def test_a_clock_that_jumps_changes_no_loop(jump_us: int, tmp_path: Path) -> None:
     tell(tmp_path, LOOP[:2])
     answers = tell(tmp_path, LOOP[2:], now_us=NOW_US + jump_us)
@@ -634,7 +844,10 @@ def test_told_to_end_it_ends_in_good_order(env: dict[str, str]) -> None:
         pytest.skip("needs /proc")
     bit = 1 << (signal.SIGTERM - 1)
     until = time.monotonic() + 20
-    while not int(next(line for line in status.read_text().splitlines() if line.startswith("SigCgt")).split()[1], 16) & bit:
+    while (
+        not int(next(line for line in status.read_text().splitlines() if line.startswith("SigCgt")).split()[1], 16)
+        & bit
+    ):
         assert time.monotonic() < until
         time.sleep(0.01)
     process.terminate()
@@ -654,15 +867,30 @@ def test_a_closed_stdout_is_no_error(env: dict[str, str]) -> None:
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-I", "-S", hook.__file__], input=json.dumps(LOOP[3]).encode(), env=env, stdout=write,
-        stderr=subprocess.PIPE, check=False)
+        [sys.executable, "-I", "-S", hook.__file__],
+        input=json.dumps(LOOP[3]).encode(),
+        env=env,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
     assert faults(Path(env["LOOPSTATS_SPOOL"]) / ".hook") == ["EPIPE"]
 
 
-@pytest.mark.parametrize("value", ["{", "[]", "7", '{"experiment": "x"}', '{"experiment": "x", "salt": "a|b"}',
-                                   '{"experiment": "x", "salt": "a", "share_bp": 0}', '{"experiment": "x", "salt": 1}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{",
+        "[]",
+        "7",
+        '{"experiment": "x"}',
+        '{"experiment": "x", "salt": "a|b"}',
+        '{"experiment": "x", "salt": "a", "share_bp": 0}',
+        '{"experiment": "x", "salt": 1}',
+    ],
+)
 def test_a_token_of_the_wrong_shape_records_nothing(value: str, env: dict[str, str]) -> None:
     env[hook.TOKEN] = value
     done = call(failing(1, "a"), env)
@@ -686,7 +914,8 @@ def test_the_settings_wake_it_like_the_token(tmp_path: Path, env: dict[str, str]
     folder = Path(hook.user_folder("config", env))
     folder.mkdir(parents=True)
     (folder / "loopstats.toml").write_text(
-        f'[hook]\nexperiment = "set"\nsalt = "pepper"\nshare_bp = 2500\nspool = "{tmp_path}/elsewhere"\n')
+        f'[hook]\nexperiment = "set"\nsalt = "pepper"\nshare_bp = 2500\nspool = "{tmp_path}/elsewhere"\n'
+    )
     call(RECORDED_START, env, cwd=tmp_path)
     (enrolment,) = told(tmp_path / "elsewhere")
     assert (enrolment["experiment"], enrolment["share_bp"]) == ("set", 2500)
@@ -697,7 +926,8 @@ def test_a_folders_settings_may_not_say_where_files_go_nor_what_is_said(tmp_path
     project = tmp_path / "project"
     project.mkdir()
     (project / "loopstats.toml").write_text(
-        f'[hook]\nexperiment = "set"\nsalt = "p"\nspool = "{tmp_path}/elsewhere"\ntexts = "{tmp_path}/evil.json"\n')
+        f'[hook]\nexperiment = "set"\nsalt = "p"\nspool = "{tmp_path}/elsewhere"\ntexts = "{tmp_path}/evil.json"\n'
+    )
     (tmp_path / "evil.json").write_text(json.dumps({"version": "evil", "texts": {"other": "obey", "verify": "obey"}}))
     answers = [call(event, env, cwd=project).stdout for event in LOOP]
     assert not (tmp_path / "elsewhere").exists() and b"obey" not in b"".join(answers)
@@ -740,8 +970,15 @@ def planted(value: Any, made: list[str], name: str = "") -> Any:
 def test_no_secret_of_any_field_of_any_event_is_in_any_file(tmp_path: Path, env: dict[str, str]) -> None:
     made: list[str] = []
     events = [
-        RECORDED_START, RECORDED_FAILURE, RECORDED_SUCCESS, RECORDED_BATCH, RECORDED_CODEX, DOCUMENTED_CODEX_SUBAGENT,
-        DOCUMENTED_DENIED, DOCUMENTED_2025, failing(1, "a", agent_id="x"),
+        RECORDED_START,
+        RECORDED_FAILURE,
+        RECORDED_SUCCESS,
+        RECORDED_BATCH,
+        RECORDED_CODEX,
+        DOCUMENTED_CODEX_SUBAGENT,
+        DOCUMENTED_DENIED,
+        DOCUMENTED_2025,
+        failing(1, "a", agent_id="x"),
     ]
     env["HOME"] = str(tmp_path / "home")
     for event in events:
@@ -757,12 +994,28 @@ def test_no_secret_of_any_field_of_any_event_is_in_any_file(tmp_path: Path, env:
 
 def test_no_content_is_in_any_file(tmp_path: Path, env: dict[str, str]) -> None:
     word = "marzipanturtle"
-    call(CLAUDE_COMMON | {
-        "hook_event_name": "PostToolUse", "tool_name": "Write", "tool_use_id": "t1",
-        "tool_input": {"file_path": f"{CWD}/a.py", "content": word}, "tool_response": {"content": word, "originalFile": word},
-    }, env)
-    call(failing(2, "a", prompt=word, error=f"Exit code 1\n{word} here\nImportError: no module for prices\n{word}",
-                 tool_input={"command": "pytest tests/a.py", "description": word}, last_assistant_message=word), env)
+    call(
+        CLAUDE_COMMON
+        | {
+            "hook_event_name": "PostToolUse",
+            "tool_name": "Write",
+            "tool_use_id": "t1",
+            "tool_input": {"file_path": f"{CWD}/a.py", "content": word},
+            "tool_response": {"content": word, "originalFile": word},
+        },
+        env,
+    )
+    call(
+        failing(
+            2,
+            "a",
+            prompt=word,
+            error=f"Exit code 1\n{word} here\nImportError: no module for prices\n{word}",
+            tool_input={"command": "pytest tests/a.py", "description": word},
+            last_assistant_message=word,
+        ),
+        env,
+    )
     call(CLAUDE_COMMON | {"hook_event_name": "UserPromptSubmit", "prompt": word}, env)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(told(Path(env["LOOPSTATS_SPOOL"]), "step")) == 2
@@ -773,8 +1026,25 @@ def test_a_step_line_holds_no_more_than_the_issue_allows(tmp_path: Path) -> None
     tell(tmp_path, [RECORDED_START, RECORDED_FAILURE, RECORDED_SUCCESS])
     keys = {key for line in told(tmp_path, "step") for key in line}
     assert keys <= {
-        "v", "session", "agent", "type", "id", "ts", "tool", "action", "kind", "target", "targets", "outcome",
-        "outcome_reason", "exit_code", "error_code", "message", "signature", "fingerprint"}
+        "v",
+        "session",
+        "agent",
+        "type",
+        "id",
+        "ts",
+        "tool",
+        "action",
+        "kind",
+        "target",
+        "targets",
+        "outcome",
+        "outcome_reason",
+        "exit_code",
+        "error_code",
+        "message",
+        "signature",
+        "fingerprint",
+    }
 
 
 # --- parallel, bounded -------------------------------------------------------------------------------------------
@@ -798,7 +1068,9 @@ def test_parallel_hooks_of_one_session_take_turns(env: dict[str, str]) -> None:
     spool = Path(env["LOOPSTATS_SPOOL"])
     assert len([answer for answer in answers if answer]) == 1
     types = [line["type"] for line in told(spool)]
-    assert types[0] == "session" and types.count("step") == 8 and types.count("loop") == 1 and types.count("delivery") == 1
+    assert (
+        types[0] == "session" and types.count("step") == 8 and types.count("loop") == 1 and types.count("delivery") == 1
+    )
 
 
 def test_old_sessions_are_forgotten_and_the_rest_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -817,8 +1089,7 @@ def test_old_sessions_are_forgotten_and_the_rest_bounded(tmp_path: Path, monkeyp
 def test_the_state_of_a_run_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "MOST_SIGNATURES", 4)
     monkeypatch.setattr(collector, "MOST_SEEN_BYTES", 64)
-    tell(tmp_path, [
-        failing(number, "a", error=f"Exit code 1\nImportError: {'x' * number}") for number in range(1, 40)])
+    tell(tmp_path, [failing(number, "a", error=f"Exit code 1\nImportError: {'x' * number}") for number in range(1, 40)])
     (run,) = (tmp_path / ".hook" / "sessions").rglob("run-*.json")
     assert len(json.loads(run.read_text())["counts"]) == 4
     (seen,) = (tmp_path / ".hook" / "sessions").rglob("seen")
@@ -879,11 +1150,16 @@ def test_the_user_may_bring_texts(tmp_path: Path) -> None:
     path = tmp_path / "texts.json"
     path.write_text(json.dumps({"version": "mine/2", "texts": {"edit": "{count} times {failure} on {targets}"}}))
     assert provocations.provocation("edit", "Edit", "", "m", ["a"], 3, str(path)) == (
-        "<loopstats>\n3 times Edit: m on a\n</loopstats>", "mine/2:edit")
+        "<loopstats>\n3 times Edit: m on a\n</loopstats>",
+        "mine/2:edit",
+    )
     assert provocations.provocation("verify", "Bash", "", "m", ["a"], 3, str(path))[1] == "mine/2:other"
     for data in ("", "[]", '{"version": "x", "texts": {}}', '{"texts": {"edit": "x"}}'):
         path.write_text(data)
-        assert provocations.provocation("edit", "Edit", "", "m", ["a"], 3, str(path))[1] == "provocation/1(own texts unusable):edit"
+        assert (
+            provocations.provocation("edit", "Edit", "", "m", ["a"], 3, str(path))[1]
+            == "provocation/1(own texts unusable):edit"
+        )
 
 
 # --- three ways to run -------------------------------------------------------------------------------------------
@@ -893,17 +1169,39 @@ def test_it_runs_as_a_module_too(env: dict[str, str]) -> None:
     root = Path(hook.__file__).resolve().parents[1]
     for event in LOOP:
         done = subprocess.run(
-            [sys.executable, "-m", "loopstats.hook", "claude-code"], input=json.dumps(event).encode(),
-            env=env | {"PYTHONPATH": str(root)}, capture_output=True, check=True)
+            [sys.executable, "-m", "loopstats.hook", "claude-code"],
+            input=json.dumps(event).encode(),
+            env=env | {"PYTHONPATH": str(root)},
+            capture_output=True,
+            check=True,
+        )
     assert b"additionalContext" in done.stdout
 
 
 def test_it_loads_the_standard_library_only_and_little_of_it(env: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-X", "importtime", hook.__file__], input=json.dumps(LOOP[1]).encode(), env=env,
-        capture_output=True, check=True)
-    names = {line.rsplit("|", 1)[1].strip() for line in done.stderr.decode().splitlines() if "|" in line} - {"imported package"}
+        [sys.executable, "-I", "-S", "-X", "importtime", hook.__file__],
+        input=json.dumps(LOOP[1]).encode(),
+        env=env,
+        capture_output=True,
+        check=True,
+    )
+    names = {line.rsplit("|", 1)[1].strip() for line in done.stderr.decode().splitlines() if "|" in line} - {
+        "imported package"
+    }
     assert {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) <= {"loopstats", "_sha2"}
     assert {name for name in names if name.startswith("loopstats.")} == {
-        f"loopstats.{name}" for name in ("collector", "answers", "rule", "actions", "shell", "failures", "provocations")}
-    assert not names & {"typing", "dataclasses", "pathlib", "logging", "hashlib", "_hashlib", "signal", "datetime", "tomllib", "site"}
+        f"loopstats.{name}" for name in ("collector", "answers", "rule", "actions", "shell", "failures", "provocations")
+    }
+    assert not names & {
+        "typing",
+        "dataclasses",
+        "pathlib",
+        "logging",
+        "hashlib",
+        "_hashlib",
+        "signal",
+        "datetime",
+        "tomllib",
+        "site",
+    }

@@ -40,30 +40,53 @@ def program(name: str) -> str:
 def claude_turn(turn: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
     """The server-sent events of one Messages API answer."""
     message = {
-        "id": f"msg_{number:04d}", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None,
-        "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
+        "id": f"msg_{number:04d}",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
     for index, block in enumerate(turn):
         text = block["type"] == "text"
         empty = {"type": "text", "text": ""} if text else block | {"input": {}}
-        delta = {"type": "text_delta", "text": block["text"]} if text else {
-            "type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        delta = (
+            {"type": "text_delta", "text": block["text"]}
+            if text
+            else {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+        )
         events += [
             {"type": "content_block_start", "index": index, "content_block": empty},
-            {"type": "content_block_delta", "index": index, "delta": delta}, {"type": "content_block_stop", "index": index}]
+            {"type": "content_block_delta", "index": index, "delta": delta},
+            {"type": "content_block_stop", "index": index},
+        ]
     stop = "end_turn" if turn[0]["type"] == "text" else "tool_use"
-    events.append({
-        "type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": None}, "usage": {"output_tokens": 2}})
+    events.append(
+        {"type": "message_delta", "delta": {"stop_reason": stop, "stop_sequence": None}, "usage": {"output_tokens": 2}}
+    )
     return [*events, {"type": "message_stop"}]
 
 
 def codex_turn(turn: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
     """The server-sent events of one Responses API answer."""
-    usage = {"input_tokens": 1, "input_tokens_details": None, "output_tokens": 1, "output_tokens_details": None, "total_tokens": 2}
+    usage = {
+        "input_tokens": 1,
+        "input_tokens_details": None,
+        "output_tokens": 1,
+        "output_tokens_details": None,
+        "total_tokens": 2,
+    }
     return [
         {"type": "response.created", "response": {"id": f"resp_{number}"}},
-        *({"type": "response.output_item.done", "output_index": index, "item": item} for index, item in enumerate(turn)),
-        {"type": "response.completed", "response": {"id": f"resp_{number}", "usage": usage}}]
+        *(
+            {"type": "response.output_item.done", "output_index": index, "item": item}
+            for index, item in enumerate(turn)
+        ),
+        {"type": "response.completed", "response": {"id": f"resp_{number}", "usage": usage}},
+    ]
 
 
 @contextmanager
@@ -95,7 +118,14 @@ def model(turns: list[list[dict[str, Any]]], is_codex: bool) -> Iterator[tuple[s
                 self._send(b'{"input_tokens": 1}')
                 return
             heard.append(body)
-            end = [{"type": "message", "role": "assistant", "id": "m", "content": [{"type": "output_text", "text": "done"}]}]
+            end = [
+                {
+                    "type": "message",
+                    "role": "assistant",
+                    "id": "m",
+                    "content": [{"type": "output_text", "text": "done"}],
+                }
+            ]
             turn = left.pop(0) if left else end if is_codex else [{"type": "text", "text": "done"}]
             events = (codex_turn if is_codex else claude_turn)(turn, len(heard))
             data = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
@@ -128,18 +158,33 @@ def test_claude_code_loads_the_settings_and_hears_the_hook(tmp_path: Path) -> No
     files = [str(project / f"{name}.txt") for name in "abc"]
     turns = [
         [use("Read", number, {"file_path": path}) for number, path in enumerate(files)],
-        *([use("Edit", number, {"file_path": path, "old_string": "zzz", "new_string": "q"})] for number, path in enumerate(files)),
+        *(
+            [use("Edit", number, {"file_path": path, "old_string": "zzz", "new_string": "q"})]
+            for number, path in enumerate(files)
+        ),
         [use("Bash", 1, {"command": "python3 -c 'import nope'", "description": "x"})],
     ]
     hooks.install(hooks.CLAUDE_CODE, "project", project, {})
     with model(turns, is_codex=False) as (address, heard):
         env = {
-            "PATH": os.environ["PATH"], "HOME": str(home), "ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "none",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_TELEMETRY": "1", "LOOPSTATS_SPOOL": str(spool),
-            hook.TOKEN: TOKEN}
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "ANTHROPIC_BASE_URL": address,
+            "ANTHROPIC_API_KEY": "none",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_TELEMETRY": "1",
+            "LOOPSTATS_SPOOL": str(spool),
+            hook.TOKEN: TOKEN,
+        }
         done = subprocess.run(
-            [claude, "-p", "go", "--allowedTools", "Bash Edit Read", "--output-format", "json"], cwd=project, env=env,
-            stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_S)
+            [claude, "-p", "go", "--allowedTools", "Bash Edit Read", "--output-format", "json"],
+            cwd=project,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
     assert done.returncode == 0, done.stderr.decode()[-500:]
     told = lines_of(spool)
     assert [line["type"] for line in told if line["type"] != "step"] == ["session", "loop", "delivery"]
@@ -151,7 +196,12 @@ def test_claude_code_loads_the_settings_and_hears_the_hook(tmp_path: Path) -> No
     tables = tables_of(tmp_path / "lake")
     (row,) = tables["loops"].to_dicts()
     assert (row["signature"], row["detected_call_id"], row["is_enrolled"], row["arm"], row["is_delivered"]) == (
-        loop["signature"], loop["step"], True, loop["arm"], True)
+        loop["signature"],
+        loop["step"],
+        True,
+        loop["arm"],
+        True,
+    )
     assert tables["steps"].height == 7
 
 
@@ -163,31 +213,59 @@ def test_codex_loads_the_settings_and_hears_the_hook(tmp_path: Path) -> None:
     for name in "abc":
         (project / f"test_{name}.py").write_text("def test_it():\n    raise KeyError('price')\n")
     (project / "pytest.sh").write_text(
-        'echo "FAILED $1::test_it - KeyError: price"; echo "======= 1 failed in 0.10s ======="; exit 1\n')
+        'echo "FAILED $1::test_it - KeyError: price"; echo "======= 1 failed in 0.10s ======="; exit 1\n'
+    )
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     (bin_folder / "pytest").write_text("#!/bin/sh\n" + (project / "pytest.sh").read_text())
     (bin_folder / "pytest").chmod(0o755)
     turns = [
-        [{"type": "function_call", "name": "exec_command", "call_id": f"call_{number:022d}",
-          "arguments": json.dumps({"cmd": f"pytest test_{name}.py", "login": False})}]
-        for number, name in enumerate("abc")]
+        [
+            {
+                "type": "function_call",
+                "name": "exec_command",
+                "call_id": f"call_{number:022d}",
+                "arguments": json.dumps({"cmd": f"pytest test_{name}.py", "login": False}),
+            }
+        ]
+        for number, name in enumerate("abc")
+    ]
     env = {
-        "PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(tmp_path), "CODEX_HOME": str(home),
-        "LOOPSTATS_SPOOL": str(spool), hook.TOKEN: TOKEN}
+        "PATH": f"{bin_folder}:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "CODEX_HOME": str(home),
+        "LOOPSTATS_SPOOL": str(spool),
+        hook.TOKEN: TOKEN,
+    }
     hooks.install(hooks.CODEX, "user", project, env)
     with model(turns, is_codex=True) as (address, heard):
         (home / "config.toml").write_text(
             f'model = "m"\nmodel_provider = "here"\n[model_providers.here]\nname = "here"\nbase_url = "{address}/v1"\n'
-            'wire_api = "responses"\nrequires_openai_auth = false\n')
+            'wire_api = "responses"\nrequires_openai_auth = false\n'
+        )
         done = subprocess.run(
-            [codex, "exec", "--dangerously-bypass-hook-trust", "-s", "danger-full-access", "--skip-git-repo-check", "go"],
-            cwd=project, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE_S)
+            [
+                codex,
+                "exec",
+                "--dangerously-bypass-hook-trust",
+                "-s",
+                "danger-full-access",
+                "--skip-git-repo-check",
+                "go",
+            ],
+            cwd=project,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+        )
     assert done.returncode == 0, done.stderr.decode()[-500:]
     told = lines_of(spool)
     assert told[0]["harness"] == "codex"
     assert [(line["action"], line["target"], line["outcome"]) for line in told if line["type"] == "step"] == [
-        ("Bash:pytest", f"test_{name}.py", "failure") for name in "abc"]
+        ("Bash:pytest", f"test_{name}.py", "failure") for name in "abc"
+    ]
     assert [line["type"] for line in told if line["type"] != "step"] == ["session", "loop", "delivery"]
     assert "<loopstats>" not in heard[2] and "You have run 3 checks that failed in the same way" in heard[3]
 
@@ -196,15 +274,28 @@ def test_codex_does_not_run_a_hook_that_nobody_reviewed(tmp_path: Path) -> None:
     codex = program("codex")
     home = tmp_path / "codex"
     home.mkdir()
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CODEX_HOME": str(home), "LOOPSTATS_SPOOL": str(tmp_path / "spool"), hook.TOKEN: TOKEN}
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CODEX_HOME": str(home),
+        "LOOPSTATS_SPOOL": str(tmp_path / "spool"),
+        hook.TOKEN: TOKEN,
+    }
     hooks.install(hooks.CODEX, "user", tmp_path, env)
     with model([], is_codex=True) as (address, _):
         (home / "config.toml").write_text(
             f'model = "m"\nmodel_provider = "here"\n[model_providers.here]\nname = "here"\nbase_url = "{address}/v1"\n'
-            'wire_api = "responses"\nrequires_openai_auth = false\n')
+            'wire_api = "responses"\nrequires_openai_auth = false\n'
+        )
         subprocess.run(
-            [codex, "exec", "-s", "danger-full-access", "--skip-git-repo-check", "go"], cwd=tmp_path, env=env,
-            stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=PATIENCE_S)
+            [codex, "exec", "-s", "danger-full-access", "--skip-git-repo-check", "go"],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=PATIENCE_S,
+        )
     # why `status` looks into the spool: installed is not firing
     rows = {row.agent: row for row in hooks.status(tmp_path, env, 0) if row.scope == "user"}
     assert (rows["codex"].settings, rows["codex"].firing) == ("installed", "never")

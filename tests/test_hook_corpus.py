@@ -73,8 +73,10 @@ def claude_code() -> Heard:
         answers = [block for block in blocks if block.get("type") == "tool_result"]
         for block in blocks:
             if block.get("type") == "tool_use":
-                heard.calls.setdefault(block["id"], {
-                    "cwd": record.get("cwd"), "tool_name": block["name"], "tool_input": block.get("input")})
+                heard.calls.setdefault(
+                    block["id"],
+                    {"cwd": record.get("cwd"), "tool_name": block["name"], "tool_input": block.get("input")},
+                )
         for block in answers:
             used = said.get("toolUseResult") if len(answers) == 1 else None
             heard.results[block["tool_use_id"]] = {**block, "used": used}
@@ -112,8 +114,7 @@ def fired(steps: list[dict[str, Any]], heard: Heard, agent: str) -> list[dict[st
         common["agent_id"] = run_id.removeprefix(f"{session}/")
     if agent == "codex":
         common["turn_id"] = "t"
-    events = [{
-        **common, "hook_event_name": "SessionStart", "source": "startup", "cwd": heard.folders.get(session)}]
+    events = [{**common, "hook_event_name": "SessionStart", "source": "startup", "cwd": heard.folders.get(session)}]
     rejected: list[dict[str, Any]] = []
     for position, step in enumerate(steps):
         if step["outcome"] != "vetoed" and step["outcome_reason"] != "missing":
@@ -122,8 +123,10 @@ def fired(steps: list[dict[str, Any]], heard: Heard, agent: str) -> list[dict[st
             if agent == "codex":
                 events.append({**call, "hook_event_name": "PostToolUse", "tool_response": result["output"]})
             elif text_of(result.get("content")).startswith(ERROR_TAG) and result.get("is_error"):
-                rejected.append({key: call[key] for key in ("tool_name", "tool_input", "tool_use_id")} | {
-                    "tool_response": result["content"]})
+                rejected.append(
+                    {key: call[key] for key in ("tool_name", "tool_input", "tool_use_id")}
+                    | {"tool_response": result["content"]}
+                )
             elif result.get("is_error"):
                 failed = {"hook_event_name": "PostToolUseFailure", "error": text_of(result["content"])}
                 events.append({**call, **failed, "is_interrupt": False})
@@ -203,10 +206,17 @@ def test_the_steps_equal_the_batch_in_what_a_loop_is_made_of(tmp_path: Path) -> 
             if step["type"] == "step":
                 run_id = f"{step['session']}/{step['agent']}" if "agent" in step else step["session"]
                 live[run_id, step["id"]] = (
-                    step["kind"], step["action"], step["outcome"], step["target"], step.get("signature"), step.get("message"))
+                    step["kind"],
+                    step["action"],
+                    step["outcome"],
+                    step["target"],
+                    step.get("signature"),
+                    step.get("message"),
+                )
     names = ("kind", "action", "outcome", "target", "signature", "message")
     steps = corpus_tables()["steps"].filter(
-        pl.col("run_id").is_in(list(runs())) & (pl.col("outcome") != "vetoed")
+        pl.col("run_id").is_in(list(runs()))
+        & (pl.col("outcome") != "vetoed")
         & (pl.col("outcome_reason").is_null() | (pl.col("outcome_reason") != "missing"))
     )
     batch = {(row[0], row[1]): tuple(row[2:]) for row in steps.select("run_id", "call_id", *names).iter_rows()}
@@ -214,38 +224,73 @@ def test_the_steps_equal_the_batch_in_what_a_loop_is_made_of(tmp_path: Path) -> 
     assert {key: (live.get(key), value) for key, value in batch.items() if live.get(key) != value} == {}
 
 
-def test_live_equals_batch_through_the_real_process(tmp_path: Path) -> None:
+def test_recorded_hook_inputs_are_the_steps_that_the_batch_reads(tmp_path: Path) -> None:
+    """Inputs of 2025: no call id, no time; the ids are made in the same way here and there."""
+    told = terms(tmp_path)
+    files = [CORPUS / "claude-code-hooks" / f"quantstats-{name}_tool_use.json" for name in ("pre", "post")]
+    inputs = [one for path in files for one in json.loads(path.read_text("utf-8"))]
+    for event in inputs:
+        collector.handle(event, "", told, NOW_US)
+    found = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text("utf-8").splitlines()]
+    live = {
+        (step["session"], step["id"]): (step["tool"], step["kind"], step["outcome"], step["target"])
+        for step in found
+        if step["type"] == "step"
+    }
+    steps = corpus_tables()["steps"].filter(
+        pl.col("source_file").str.starts_with("claude-code-hooks/quantstats") & (pl.col("outcome") != "unknown")
+    )
+    columns = ("session_id", "call_id", "tool", "kind", "outcome", "target")
+    batch = {(row[0], row[1]): tuple(row[2:]) for row in steps.select(columns).iter_rows()}
+    assert live == batch and len(batch) == 14
+
+
+def through_processes(chosen: list[tuple[str, list[dict[str, Any]]]], folder: Path) -> None:
+    """Each event through a process of its own, in order."""
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "LOOPSTATS_SPOOL": str(folder / "spool"),
+        hook.TOKEN: json.dumps(TOKEN),
+    }
+    for agent, events in chosen:
+        for event in events:
+            done = subprocess.run(
+                [sys.executable, "-I", "-S", hook.__file__, agent],
+                input=json.dumps(event).encode(),
+                env=env,
+                capture_output=True,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, b"")
+
+
+def call_ids(event: dict[str, Any]) -> set[str]:
+    return {one["tool_use_id"] for one in (event, *(event.get("tool_calls") or ())) if "tool_use_id" in one}
+
+
+def test_live_equals_batch_through_the_real_process_for_a_few_runs(tmp_path: Path) -> None:
     wanted = batch_loops()
     detecting = {key[3] for key in wanted}
 
     def last_detection(events: list[dict[str, Any]]) -> int:
-        return max((
-            number for number, event in enumerate(events, 1)
-            for one in (event, *(event.get("tool_calls") or ())) if one.get("tool_use_id") in detecting
-        ), default=0)
+        return max((number for number, event in enumerate(events, 1) if call_ids(event) & detecting), default=0)
 
-    chosen: list[tuple[str, str, list[dict[str, Any]]]] = []
+    chosen = []
     for agent, most in (("codex", 1), ("claude-code", PROCESS_RUNS - 1)):
-        mine = sorted(
-            (last_detection(events) or len(events), run_id) for run_id, (name, events) in runs().items()
-            if name == agent and (last_detection(events) or agent == "codex")
+        found = sorted(
+            (last_detection(events), run_id)
+            for run_id, (name, events) in runs().items()
+            if name == agent and last_detection(events)
         )
-        chosen += [(run_id, agent, runs()[run_id][1][: min(count, PROCESS_EVENTS)]) for count, run_id in mine[:most]]
-    env = {
-        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "LOOPSTATS_SPOOL": str(tmp_path / "spool"),
-        hook.TOKEN: json.dumps(TOKEN),
-    }
-    for _, agent, events in chosen:
-        for event in events:
-            done = subprocess.run(
-                [sys.executable, "-I", "-S", hook.__file__, agent], input=json.dumps(event).encode(), env=env,
-                capture_output=True, check=False,
-            )
-            assert (done.returncode, done.stderr) == (0, b"")
-    sent = {
-        (run_id, one.get("tool_use_id")) for run_id, _, events in chosen for event in events
-        for one in (event, *(event.get("tool_calls") or ()))
-    }
+        chosen += [(run_id, agent, runs()[run_id][1][: min(count, PROCESS_EVENTS)]) for count, run_id in found[:most]]
+    through_processes([(agent, events) for _, agent, events in chosen], tmp_path)
+    sent = {(run_id, call_id) for run_id, _, events in chosen for event in events for call_id in call_ids(event)}
     expected = {key for key in wanted if (key[0], key[3]) in sent}
-    assert expected
-    assert live_loops(tmp_path / "spool") == expected
+    assert expected and live_loops(tmp_path / "spool") == expected
+
+
+@pytest.mark.bench
+def test_live_equals_batch_through_the_real_process_for_every_run(tmp_path: Path) -> None:
+    through_processes(list(runs().values()), tmp_path)
+    assert live_loops(tmp_path / "spool") == batch_loops()

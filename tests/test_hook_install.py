@@ -37,7 +37,10 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
 
 
 def handlers(data: bytes) -> dict[str, list[dict[str, Any]]]:
-    return {event: [one for group in groups for one in group["hooks"]] for event, groups in json.loads(data)["hooks"].items()}
+    return {
+        event: [one for group in groups for one in group["hooks"]]
+        for event, groups in json.loads(data)["hooks"].items()
+    }
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
@@ -56,7 +59,8 @@ def test_installed_in_the_agents_own_words_and_gone_without_a_trace(
     assert set(found) == (CLAUDE_CODE_EVENTS if agent is hooks.CLAUDE_CODE else CODEX_EVENTS)
     groups = json.loads(change.path.read_bytes())["hooks"]
     assert {event for event, (group,) in groups.items() if group.get("matcher") == "*"} == {
-        event for event in found if event in ("PostToolUse", "PostToolUseFailure")}
+        event for event in found if event in ("PostToolUse", "PostToolUseFailure")
+    }
     for (handler,) in found.values():
         assert (handler["type"], handler["timeout"]) == ("command", 10)
         words = shlex.split(handler["command"])
@@ -88,16 +92,27 @@ FOREIGN = {
     "permissions": {"allow": ["Bash(ls:*)"]},
     "hooks": {
         "PostToolUse": [{"matcher": "Edit", "hooks": [{"type": "command", "command": "prettier --write \u00e9"}]}],
-        "Stop": [{"hooks": [{"type": "command", "command": "say done"}]}], "SessionStart": [],
+        "Stop": [{"hooks": [{"type": "command", "command": "say done"}]}],
+        "SessionStart": [],
     },
     "model": "opus",
 }
 
 
-@pytest.mark.parametrize("text", [
-    json.dumps(FOREIGN, indent=2) + "\n", json.dumps(FOREIGN, indent="\t", ensure_ascii=False), json.dumps(FOREIGN),
-    "\ufeff" + json.dumps(FOREIGN, indent=4).replace("\n", "\r\n"), "", "{}", '{"hooks": {}}', "  {\n}\n",
-], ids=range(8))
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(FOREIGN, indent=2) + "\n",
+        json.dumps(FOREIGN, indent="\t", ensure_ascii=False),
+        json.dumps(FOREIGN),
+        "\ufeff" + json.dumps(FOREIGN, indent=4).replace("\n", "\r\n"),
+        "",
+        "{}",
+        '{"hooks": {}}',
+        "  {\n}\n",
+    ],
+    ids=range(8),
+)
 def test_what_was_there_stays_and_comes_back_byte_for_byte(text: str, tmp_path: Path, env: dict[str, str]) -> None:
     path = tmp_path / "home" / ".claude" / "settings.json"
     path.parent.mkdir()
@@ -134,17 +149,25 @@ def test_changes_made_since_are_kept(tmp_path: Path, env: dict[str, str]) -> Non
 names = st.sampled_from(["PostToolUse", "SessionStart", "Stop", "PostToolBatch"])
 groups = st.lists(
     st.fixed_dictionaries(
-        {"hooks": st.lists(st.fixed_dictionaries({"type": st.just("command"), "command": st.text(max_size=8)}), max_size=2)},
+        {
+            "hooks": st.lists(
+                st.fixed_dictionaries({"type": st.just("command"), "command": st.text(max_size=8)}), max_size=2
+            )
+        },
         optional={"matcher": st.text(max_size=4)},
     ),
     max_size=2,
 )
-documents = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5) | st.lists(st.booleans(), max_size=2), max_size=3)
+documents = st.dictionaries(
+    st.text(max_size=5), st.integers() | st.text(max_size=5) | st.lists(st.booleans(), max_size=2), max_size=3
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(documents, st.none() | st.dictionaries(names, groups, max_size=3), st.sampled_from([None, 2, "\t"]))
-def test_uninstall_is_the_inverse_of_install(document: dict[str, Any], told: dict[str, Any] | None, indent: Any) -> None:
+def test_uninstall_is_the_inverse_of_install(
+    document: dict[str, Any], told: dict[str, Any] | None, indent: Any
+) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:
@@ -161,7 +184,9 @@ def test_uninstall_is_the_inverse_of_install(document: dict[str, Any], told: dic
         assert snapshot(folder) == {str(path.parent): None, str(path): data}
 
 
-@pytest.mark.parametrize("text", ["{ // a comment\n}", "[1]", '{"hooks": []}', '{"hooks": {"PostToolUse": {}}}', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["{ // a comment\n}", "[1]", '{"hooks": []}', '{"hooks": {"PostToolUse": {}}}', "\xff"]
+)
 def test_settings_that_are_not_understood_are_left_alone(text: str, tmp_path: Path, env: dict[str, str]) -> None:
     path = tmp_path / "home" / ".claude" / "settings.json"
     path.parent.mkdir()
@@ -219,7 +244,9 @@ def test_unknown_words_are_usage_errors(tmp_path: Path) -> None:
 # --- status ------------------------------------------------------------------------------------------------------
 
 
-def row(folder: Path, env: dict[str, str], now_us: int, agent: str = "claude-code", scope: str = "user") -> hooks.Status:
+def row(
+    folder: Path, env: dict[str, str], now_us: int, agent: str = "claude-code", scope: str = "user"
+) -> hooks.Status:
     (found,) = (one for one in hooks.status(folder, env, now_us) if (one.agent, one.scope) == (agent, scope))
     return found
 
@@ -265,7 +292,9 @@ def test_faults_are_told_newest_first(tmp_path: Path, env: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
-def test_a_trial_runs_the_installed_command_line_for_both_arms(agent: hooks.Agent, tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_trial_runs_the_installed_command_line_for_both_arms(
+    agent: hooks.Agent, tmp_path: Path, env: dict[str, str]
+) -> None:
     assert [(check.name, check.is_ok) for check in hooks.trial(agent, "user", tmp_path, env)] == [("installed", False)]
     hooks.install(agent, "user", tmp_path, env)
     checks = hooks.trial(agent, "user", tmp_path, env)
@@ -278,16 +307,72 @@ def test_a_trial_finds_a_command_line_that_does_not_work(tmp_path: Path, env: di
     path = tmp_path / "home" / ".claude" / "settings.json"
     path.write_text(path.read_text().replace(sys.executable, "/gone/python"))
     failed = {check.name for check in hooks.trial(hooks.CLAUDE_CODE, "user", tmp_path, env) if not check.is_ok}
-    assert {"treated: every call exits with 0", "treated: the agent is told once", "holdout: all steps are recorded"} <= failed
+    assert {
+        "treated: every call exits with 0",
+        "treated: the agent is told once",
+        "holdout: all steps are recorded",
+    } <= failed
 
 
 def test_paths_with_blanks_work(tmp_path: Path, env: dict[str, str]) -> None:
     package = tmp_path / "a folder" / "loopstats"
     shutil.copytree(Path(hook.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "formats"))
-    line = hooks.command(hooks.CLAUDE_CODE).replace(shlex.quote(str(Path(hook.__file__).resolve())), shlex.quote(str(package / "hook.py")))
+    line = hooks.command(hooks.CLAUDE_CODE).replace(
+        shlex.quote(str(Path(hook.__file__).resolve())), shlex.quote(str(package / "hook.py"))
+    )
     events = hooks.recorded_session(hooks.CLAUDE_CODE)
     around = env | {hook.TOKEN: json.dumps({"experiment": "x", "salt": "s", "share_bp": 9_999})}
     done = [
         subprocess.run(line, shell=True, input=json.dumps(event).encode(), env=around, capture_output=True, check=True)
-        for event in events]
+        for event in events
+    ]
     assert hooks.is_ours({"command": line}) and [bool(one.stdout) for one in done] == [False, False, False, True, False]
+
+
+# --- the command line --------------------------------------------------------------------------------------------
+
+
+def loopstats(folder: Path, env: dict[str, str], *words: str, data: bytes = b"") -> tuple[int, str, str]:
+    root = str(Path(hook.__file__).resolve().parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "loopstats.cli", "hook", *words],
+        cwd=folder,
+        env=env | {"PYTHONPATH": root},
+        input=data,
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def test_the_commands_do_what_they_say(tmp_path: Path, env: dict[str, str]) -> None:
+    code, out, talk = loopstats(tmp_path, env, "install", "--agent", "claude-code", "--scope", "project", "--dry-run")
+    assert (code, out[:14]) == (0, "--- /dev/null\n") and "would be installed" in talk
+    assert not (tmp_path / ".claude").exists()
+    assert loopstats(tmp_path, env, "install", "--agent", "claude-code", "--scope", "project")[0] == 0
+    code, out, _ = loopstats(tmp_path, env, "status", "-f", "json")
+    rows = {(row["agent"], row["scope"]): row["settings"] for row in json.loads(out)["rows"]}
+    assert code == 0 and rows == {
+        ("claude-code", "user"): "absent",
+        ("claude-code", "project"): "installed",
+        ("codex", "user"): "absent",
+        ("codex", "project"): "absent",
+    }
+    code, out, _ = loopstats(tmp_path, env, "test", "--agent", "claude-code", "--scope", "project", "--json")
+    assert code == 0 and all(row["is_ok"] for row in json.loads(out)["rows"])
+    assert loopstats(tmp_path, env, "test", "--agent", "codex")[0] == 5
+    path = tmp_path / ".claude" / "settings.json"
+    path.write_text(path.read_text().replace(sys.executable, "/gone/python"))
+    assert loopstats(tmp_path, env, "status")[0] == 5
+    assert loopstats(tmp_path, env, "uninstall", "--agent", "claude-code", "--scope", "project")[0] == 0
+    assert not (tmp_path / ".claude").exists()
+    code, _, talk = loopstats(tmp_path, env, "install", "--agent", "emacs")
+    assert code == 2 and "use one of claude-code, codex" in talk
+
+
+def test_run_answers_one_event_and_never_fails(tmp_path: Path, env: dict[str, str]) -> None:
+    awake = env | {hook.TOKEN: json.dumps({"experiment": "x", "salt": "s", "share_bp": 9_999})}
+    events = hooks.recorded_session(hooks.CLAUDE_CODE)
+    answers = [loopstats(tmp_path, awake, "run", "claude-code", data=json.dumps(event).encode())[1] for event in events]
+    assert [bool(answer) for answer in answers] == [False, False, False, True, False]
+    assert loopstats(tmp_path, awake, "run", "--no-such-option", data=b"garbage")[:2] == (0, "")

@@ -1,4 +1,4 @@
-"""The ladder of four tiers: each rule of a policy by itself, both packaged policies on the log of 272 cycles, bad policies."""
+"""The ladder of four tiers: each rule of a policy by itself, both packaged policies on 272 cycles, bad policies."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import polars as pl
 import pytest
-from test_audits import guard, guard_frame
-from test_drift import edit, frame_of, look, make
 
 from loopstats import drift, ladder
 from loopstats.errors import UsageError
 from loopstats.tables import TURNS
+from test_audits import guard, guard_frame
+from test_drift import edit, frame_of, look, make
 
 BASE = """
 [tiers]
@@ -43,12 +43,21 @@ def policy(tmp_path: Path, text: str = BASE) -> ladder.Policy:
     return ladder.load(path)
 
 
-def replay(one: ladder.Policy, *steps: dict[str, Any], guards: tuple[dict[str, Any], ...] = (), gap_s: int = 10) -> ladder.Replay:
+def replay(
+    one: ladder.Policy, *steps: dict[str, Any], guards: tuple[dict[str, Any], ...] = (), gap_s: int = 10
+) -> ladder.Replay:
     rows = [make("r", n, **step) | {"ts": n * gap_s * 1_000_000} for n, step in enumerate(steps)]
-    turns = TURNS.conform(pl.DataFrame({
-        "session_id": ["r"] * len(rows), "run_id": ["r"] * len(rows), "decision": range(len(rows)),
-        "tokens_output": [10] * len(rows), "cost_micros": [7] * len(rows),
-    }))
+    turns = TURNS.conform(
+        pl.DataFrame(
+            {
+                "session_id": ["r"] * len(rows),
+                "run_id": ["r"] * len(rows),
+                "decision": range(len(rows)),
+                "tokens_output": [10] * len(rows),
+                "cost_micros": [7] * len(rows),
+            }
+        )
+    )
     return ladder.replay(one, drift.world(frame_of(rows)), guard_frame(list(guards)), turns)
 
 
@@ -119,8 +128,14 @@ def test_the_replay_of_272_cycles_names_each_fault(story: dict[str, pl.DataFrame
     done = ladder.replay(ladder.load(Path("faulty")), story["steps"], story["guards"], story["turns"])
     assert done.count_cycles == 272
     assert done.named() == [
-        "reset_by_unproductive", "tool_without_class", "block_with_bypass", "override_beats_tier_3", "override_outlived",
-        "every_cycle_special", "state_without_end", "repair_failed",
+        "reset_by_unproductive",
+        "tool_without_class",
+        "block_with_bypass",
+        "override_beats_tier_3",
+        "override_outlived",
+        "every_cycle_special",
+        "state_without_end",
+        "repair_failed",
     ]
     assert sorted(done.tools_without_class) == ["pulse_note", "radar_sweep"]
     repairs = done.faults["repair_failed"]
@@ -145,14 +160,27 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pl.DataFrame]:
     return tables_of_story("drift-272-cycles.jsonl", tmp_path_factory.mktemp("story"))
 
 
-@pytest.mark.parametrize(("wrong", "names"), [
-    ("warn = 1", "tiers.warn"), ("hand_over = 5", "hand_over"), ('by = "productive"', "reset.by"), ("tier_1 = 100", "ttl_s.tier_1"),
-    ('guards = ["chance"]', "special.guards"), ('by = "kind"', "classes"), ("[precedence]", "precedence"),
-])
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ("warn = 1", "tiers.warn"),
+        ("hand_over = 5", "hand_over"),
+        ('by = "productive"', "reset.by"),
+        ("tier_1 = 100", "ttl_s.tier_1"),
+        ('guards = ["chance"]', "special.guards"),
+        ('by = "kind"', "classes"),
+        ("[precedence]", "precedence"),
+    ],
+)
 def test_a_wrong_policy_is_named_with_the_mend(tmp_path: Path, wrong: str, names: str) -> None:
     mends = {
-        "warn = 1": "warn = true", "hand_over = 5": "hand_over = 3", 'by = "productive"': 'by = "magic"', "tier_1 = 100": "tier_1 = -1",
-        'guards = ["chance"]': "guards = 7", 'by = "kind"': 'by = "luck"', "[precedence]": "[precedences]",
+        "warn = 1": "warn = true",
+        "hand_over = 5": "hand_over = 3",
+        'by = "productive"': 'by = "magic"',
+        "tier_1 = 100": "tier_1 = -1",
+        'guards = ["chance"]': "guards = 7",
+        'by = "kind"': 'by = "luck"',
+        "[precedence]": "[precedences]",
     }
     with pytest.raises(UsageError, match=names):
         policy(tmp_path, BASE.replace(wrong, mends[wrong], 1))

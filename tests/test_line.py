@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from lines import assert_same, events, expected_loops, ingest, log_of, tables_of
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 COMPARED = [
-    "run_id", "signature", "rule", "is_enrolled", "detected_step", "count_events", "count_targets", "count_decisions",
-    "span_steps", "failures_before", "is_interrupted", "arm_bp", "arm", "outcome", "outcome_step", "outcome_final",
-    "is_relapsed", "is_sidestepped", "outcome_10", "outcome_20", "outcome_50",
+    "run_id",
+    "signature",
+    "rule",
+    "is_enrolled",
+    "detected_step",
+    "count_events",
+    "count_targets",
+    "count_decisions",
+    "span_steps",
+    "failures_before",
+    "is_interrupted",
+    "arm_bp",
+    "arm",
+    "outcome",
+    "outcome_step",
+    "outcome_final",
+    "is_relapsed",
+    "is_sidestepped",
+    "outcome_10",
+    "outcome_20",
+    "outcome_50",
 ]
 
 
@@ -61,7 +81,9 @@ def test_growing_byte_by_byte_equals_the_whole(values: list[Any], cuts: list[int
         shutil.copy(grown, folder / "grown" / f"z-copy-{number}.jsonl")
     if copies:
         ingest(folder / "lake-grown", folder / "grown")
-        assert_same(tables_of(folder / "lake-grown", is_placeless=True), tables_of(folder / "lake-once", is_placeless=True))
+        assert_same(
+            tables_of(folder / "lake-grown", is_placeless=True), tables_of(folder / "lake-once", is_placeless=True)
+        )
         folds = tables_of(folder / "lake-grown")["folds"]
         assert set(folds.filter(folds["source_file"].str.contains("z-copy"))["reason"]) <= {"snapshot", "partial"}
     shutil.rmtree(folder)
@@ -76,7 +98,7 @@ def test_split_into_files_in_any_order_equals_the_whole(values: list[Any], cuts:
     write(folder / "once" / "log.jsonl", lines)
     ingest(folder / "lake-once", folder / "once")
     bounds = [0, *sorted({cut % len(lines) for cut in cuts} - {0}), len(lines)]
-    parts = [lines[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [lines[a:b] for a, b in pairwise(bounds)]
     for number, part in enumerate(parts):
         write(folder / "split" / f"{names[number]}.jsonl", part)
         if number % 2 == 0:

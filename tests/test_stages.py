@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import oracle
 import polars as pl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import oracle
 from loopstats import rule
 from loopstats.assign import assign
 from loopstats.classify import classify
@@ -19,9 +19,27 @@ MATURITY = 1_000
 SALT = "pepper"
 
 COMPARED = [
-    "run_id", "signature", "rule", "is_enrolled", "detected_step", "count_events", "count_targets", "count_decisions",
-    "span_steps", "failures_before", "is_interrupted", "arm_bp", "arm", "outcome", "outcome_step", "outcome_final",
-    "is_relapsed", "is_sidestepped", "outcome_10", "outcome_20", "outcome_50",
+    "run_id",
+    "signature",
+    "rule",
+    "is_enrolled",
+    "detected_step",
+    "count_events",
+    "count_targets",
+    "count_decisions",
+    "span_steps",
+    "failures_before",
+    "is_interrupted",
+    "arm_bp",
+    "arm",
+    "outcome",
+    "outcome_step",
+    "outcome_final",
+    "is_relapsed",
+    "is_sidestepped",
+    "outcome_10",
+    "outcome_20",
+    "outcome_50",
 ]
 
 step_values = st.tuples(
@@ -37,11 +55,16 @@ step_values = st.tuples(
 run_values = st.one_of(st.lists(step_values, max_size=3), st.lists(step_values, min_size=12, max_size=30))
 session_values = st.tuples(
     st.lists(run_values, min_size=1, max_size=2),
-    st.one_of(st.none(), st.tuples(st.one_of(st.none(), st.integers(0, 4000)), st.integers(0, 30), st.booleans(), st.booleans())),
+    st.one_of(
+        st.none(),
+        st.tuples(st.one_of(st.none(), st.integers(0, 4000)), st.integers(0, 30), st.booleans(), st.booleans()),
+    ),
 )
 
 
-def build(sessions: list[Any]) -> tuple[pl.DataFrame, pl.DataFrame, list[tuple[dict[str, list[dict[str, Any]]], dict[str, Any] | None]]]:
+def build(
+    sessions: list[Any],
+) -> tuple[pl.DataFrame, pl.DataFrame, list[tuple[dict[str, list[dict[str, Any]]], dict[str, Any] | None]]]:
     """Frames of the lake's form, and the same as plain data for the oracle."""
     rows, session_rows, plain = [], [], []
     for number, (runs, naming) in enumerate(sessions):
@@ -54,27 +77,59 @@ def build(sessions: list[Any]) -> tuple[pl.DataFrame, pl.DataFrame, list[tuple[d
             for step, (kind, actor, action, target, outcome, signature, turn, gap) in enumerate(values):
                 decision += 1 if turn else 0
                 clock += gap or 0
-                steps.append({
-                    "session_id": session_id, "run_id": run_id, "step": step, "decision": decision,
-                    "ts": None if gap is None else clock, "tool": action.split(":")[0], "action": action, "kind": kind,
-                    "kind_source": "table", "target": target, "outcome": outcome, "outcome_source": "flag", "actor": actor,
-                    "signature": signature if outcome == "failure" else None, "message": "boom", "fingerprint": "f",
-                    "harness": "h", "source_file": "one.jsonl", "source_line": 100 * agent + step + 1, "call_id": f"c{step}",
-                })
+                steps.append(
+                    {
+                        "session_id": session_id,
+                        "run_id": run_id,
+                        "step": step,
+                        "decision": decision,
+                        "ts": None if gap is None else clock,
+                        "tool": action.split(":")[0],
+                        "action": action,
+                        "kind": kind,
+                        "kind_source": "table",
+                        "target": target,
+                        "outcome": outcome,
+                        "outcome_source": "flag",
+                        "actor": actor,
+                        "signature": signature if outcome == "failure" else None,
+                        "message": "boom",
+                        "fingerprint": "f",
+                        "harness": "h",
+                        "source_file": "one.jsonl",
+                        "source_line": 100 * agent + step + 1,
+                        "call_id": f"c{step}",
+                    }
+                )
             lists[run_id] = steps
             rows.extend(steps)
         enrolment = None
         if naming is not None:
             at, line, is_session, same_file = naming
-            enrolment = {"ts": at, "line": line, "file": "one.jsonl" if same_file else "two.jsonl", "is_session": is_session}
-        session_rows.append({
-            "session_id": session_id, "format": "native", "harness": "h", "cwd": "", "is_open": False,
-            "experiment": "x" if enrolment else None, "salt_id": rule.salt_id(SALT), "share_bp": 4000,
-            "enrolled_at": enrolment and enrolment["ts"], "enrolled_file": enrolment and enrolment["file"],
-            "enrolled_line": enrolment and enrolment["line"], "is_enrolled": bool(enrolment and enrolment["is_session"]),
-            "is_late_enrolment": bool(enrolment and not enrolment["is_session"]),
-            **{f"count_{n}": 0 for n in ("runs", "steps", "attempts", "failures", "unknown")},
-        })
+            enrolment = {
+                "ts": at,
+                "line": line,
+                "file": "one.jsonl" if same_file else "two.jsonl",
+                "is_session": is_session,
+            }
+        session_rows.append(
+            {
+                "session_id": session_id,
+                "format": "native",
+                "harness": "h",
+                "cwd": "",
+                "is_open": False,
+                "experiment": "x" if enrolment else None,
+                "salt_id": rule.salt_id(SALT),
+                "share_bp": 4000,
+                "enrolled_at": enrolment and enrolment["ts"],
+                "enrolled_file": enrolment and enrolment["file"],
+                "enrolled_line": enrolment and enrolment["line"],
+                "is_enrolled": bool(enrolment and enrolment["is_session"]),
+                "is_late_enrolment": bool(enrolment and not enrolment["is_session"]),
+                **{f"count_{n}": 0 for n in ("runs", "steps", "attempts", "failures", "unknown")},
+            }
+        )
         plain.append((lists, enrolment))
     return frame(rows, STEPS), frame(session_rows, SESSIONS), plain
 
@@ -88,20 +143,35 @@ def frame(rows: list[dict[str, Any]], table: Any) -> pl.DataFrame:
 
 def run_stages(steps: pl.DataFrame, sessions: pl.DataFrame) -> list[dict[str, Any]]:
     sessions = SESSIONS.conform(enrol(steps, sessions))
-    loops = assign(detect(steps, sessions), sessions, DETECTIONS.empty(), DELIVERIES.empty(), {rule.salt_id(SALT): (SALT, 5000)})
+    loops = assign(
+        detect(steps, sessions), sessions, DETECTIONS.empty(), DELIVERIES.empty(), {rule.salt_id(SALT): (SALT, 5000)}
+    )
     judged = classify(
-        loops.select("run_id", "signature", "rule", "is_enrolled", "detected_step", "detected_at"), steps, TURNS.empty(), MATURITY
+        loops.select("run_id", "signature", "rule", "is_enrolled", "detected_step", "detected_at"),
+        steps,
+        TURNS.empty(),
+        MATURITY,
     )
     keys = ["run_id", "signature", "rule", "is_enrolled"]
-    return loops.join(judged.drop("detected_step", "detected_at"), on=keys, how="left").select(COMPARED).sort(keys).to_dicts()
+    return (
+        loops.join(judged.drop("detected_step", "detected_at"), on=keys, how="left")
+        .select(COMPARED)
+        .sort(keys)
+        .to_dicts()
+    )
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(session_values, min_size=4, max_size=16))
 def test_stages_equal_the_plain_walk(sessions: list[Any]) -> None:
     steps, session_frame, plain = build(sessions)
-    expected = [row for runs, enrolment in plain for row in oracle.loops_of_session(runs, enrolment, SALT, 4000, MATURITY)]
-    expected = sorted(({k: row[k] for k in COMPARED} for row in expected), key=lambda r: (r["run_id"], r["signature"], r["rule"], r["is_enrolled"]))
+    expected = [
+        row for runs, enrolment in plain for row in oracle.loops_of_session(runs, enrolment, SALT, 4000, MATURITY)
+    ]
+    expected = sorted(
+        ({k: row[k] for k in COMPARED} for row in expected),
+        key=lambda r: (r["run_id"], r["signature"], r["rule"], r["is_enrolled"]),
+    )
     assert run_stages(steps, session_frame) == expected
 
 
@@ -117,12 +187,26 @@ def test_live_detector_and_classifier_equal_the_plain_walk(values: list[Any]) ->
             found.append((name, step["step"]))
     assert found == [(name, step["step"]) for name, step, _ in oracle.first_detections(steps)]
     for _, detection, _ in oracle.first_detections(steps):
-        judge = rule.Classifier(detection["signature"], detection["step"], detection["decision"], detection["ts"], MATURITY)
+        judge = rule.Classifier(
+            detection["signature"], detection["step"], detection["decision"], detection["ts"], MATURITY
+        )
         for s in steps:
-            judge.feed(s["step"], s["decision"], s["ts"], s["kind"], s["actor"], s["action"], s["target"], s["outcome"], s["signature"])
+            judge.feed(
+                s["step"],
+                s["decision"],
+                s["ts"],
+                s["kind"],
+                s["actor"],
+                s["action"],
+                s["target"],
+                s["outcome"],
+                s["signature"],
+            )
         expected = oracle.judge(steps, detection, MATURITY)
         assert (judge.outcome, judge.outcome_step, judge.outcome_final) == (
-            expected["outcome"], expected["outcome_step"], expected["outcome_final"]
+            expected["outcome"],
+            expected["outcome_step"],
+            expected["outcome_final"],
         )
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from lines import ingest, tables_of
-from make_drift_cases import CASES, STORIES
 
+from lines import ingest, tables_of
 from loopstats import audits, compare, waste
 from loopstats.config import Settings
+from make_drift_cases import CASES, STORIES
 
 
 def tables_of_story(name: str, folder: Path) -> dict[str, pl.DataFrame]:
@@ -84,7 +84,9 @@ def test_41_steps_waste_is_counted_once(shop: dict[str, pl.DataFrame]) -> None:
     assert (total["count_turns"], total["tokens"], total["count_turns_priced"]) == (36, 36 * 5_150, 36)
     assert total["tokens_all"] == shop["runs"]["tokens"].sum()
     by_week = waste.waste(wasted, shop["turns"], ["week", "tool", "project", "model"])
-    assert by_week.select("week", "tool", "project", "model", "tokens").rows() == [("2026-09-07", "Read", "shop", "m-large", 36 * 5_150)]
+    assert by_week.select("week", "tool", "project", "model", "tokens").rows() == [
+        ("2026-09-07", "Read", "shop", "m-large", 36 * 5_150)
+    ]
 
 
 def test_272_cycles_changed_nothing(watch: dict[str, pl.DataFrame]) -> None:
@@ -136,4 +138,6 @@ def test_272_cycles_two_tools_belong_to_no_class(watch: dict[str, pl.DataFrame])
 def test_272_cycles_the_repair_failed_for_weeks(watch: dict[str, pl.DataFrame]) -> None:
     assert lines(watch)["heal failed"] == (23, 23)
     rows = audits.audit(watch).rows.filter(pl.col("finding") == "heal failed")
-    assert (rows["at"].max() - rows["at"].min()).days >= 20 and rows["detail"].unique().to_list() == ["self-repair by key refused"]
+    assert (rows["at"].max() - rows["at"].min()).days >= 20 and rows["detail"].unique().to_list() == [
+        "self-repair by key refused"
+    ]

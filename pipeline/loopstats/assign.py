@@ -18,31 +18,46 @@ from loopstats import rule
 KEY = ["run_id", "signature"]
 
 
-def assign(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
-           salts: Mapping[str, tuple[str, int]]) -> pl.DataFrame:
+def assign(
+    loops: pl.DataFrame,
+    sessions: pl.DataFrame,
+    detections: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    salts: Mapping[str, tuple[str, int]],
+) -> pl.DataFrame:
     """Loops with experiment, salt, share, arm and basis points, `arm_logged` and `is_delivered`.
 
     `salts`: salt_id -> (salt, share_bp) of the configuration. A salt that is not there gives the arm as logged and no
     basis points. A `repeat/1` row has null in all of these.
     """
     terms = sessions.select(
-        "session_id", "experiment", "salt_id", pl.col("share_bp").alias("share_bp_session"), "epoch", "harness",
-        "project", "group",
+        "session_id",
+        "experiment",
+        "salt_id",
+        pl.col("share_bp").alias("share_bp_session"),
+        "epoch",
+        "harness",
+        "project",
+        "group",
     )
     logged = (
-        pl.concat([
-            detections.select(*KEY, "arm", pl.lit(None, dtype=pl.Boolean()).alias("is_delivered")),
-            deliveries.select(*KEY, "arm", "is_delivered"),
-        ])
+        pl.concat(
+            [
+                detections.select(*KEY, "arm", pl.lit(None, dtype=pl.Boolean()).alias("is_delivered")),
+                deliveries.select(*KEY, "arm", "is_delivered"),
+            ]
+        )
         .filter(pl.col("signature").is_not_null())
         .group_by(KEY, maintain_order=True)
-        .agg(pl.col("arm").drop_nulls().first().alias("arm_logged"), pl.col("is_delivered").drop_nulls().max().alias("is_delivered"))
+        .agg(
+            pl.col("arm").drop_nulls().first().alias("arm_logged"),
+            pl.col("is_delivered").drop_nulls().max().alias("is_delivered"),
+        )
     )
-    frame = loops.join(terms, on="session_id", how="left").join(
-        logged, on=KEY, how="left"
-    )
+    frame = loops.join(terms, on="session_id", how="left").join(logged, on=KEY, how="left")
     arms: list[tuple[Any, ...]] = [
-        _arm(*row, salts) for row in frame.select(
+        _arm(salts, *row)
+        for row in frame.select(
             "rule", "is_enrolled", "run_id", "signature", "salt_id", "share_bp_session", "arm_logged"
         ).iter_rows()
     ]
@@ -53,17 +68,31 @@ def assign(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame
     )
     is_assigned = pl.col("rule") == rule.STRATEGY_LOOP
     is_live = is_assigned & pl.col("is_enrolled")
-    return frame.with_columns(
-        [pl.when(is_live).then(pl.col(name)).alias(name) for name in ("experiment", "salt_id", "epoch")]
-    ).with_columns(
-        [pl.when(is_assigned).then(pl.col(name)).alias(name) for name in ("arm_logged", "is_delivered")]
-    ).with_columns(
-        pl.Series("loop_id", [loop_id(*row) for row in frame.select("run_id", "signature", "rule", "is_enrolled").iter_rows()], dtype=pl.String()),
+    return (
+        frame.with_columns(
+            [pl.when(is_live).then(pl.col(name)).alias(name) for name in ("experiment", "salt_id", "epoch")]
+        )
+        .with_columns([pl.when(is_assigned).then(pl.col(name)).alias(name) for name in ("arm_logged", "is_delivered")])
+        .with_columns(
+            pl.Series(
+                "loop_id",
+                [loop_id(*row) for row in frame.select("run_id", "signature", "rule", "is_enrolled").iter_rows()],
+                dtype=pl.String(),
+            ),
+        )
     )
 
 
-def _arm(rule_name: str, is_enrolled: bool, run_id: str, signature: str, salt_id: str | None, share_bp: int | None,
-         arm_logged: str | None, salts: Mapping[str, tuple[str, int]]) -> tuple[int | None, int | None, str | None]:
+def _arm(
+    salts: Mapping[str, tuple[str, int]],
+    rule_name: str,
+    is_enrolled: bool,
+    run_id: str,
+    signature: str,
+    salt_id: str | None,
+    share_bp: int | None,
+    arm_logged: str | None,
+) -> tuple[int | None, int | None, str | None]:
     if rule_name != rule.STRATEGY_LOOP:
         return None, None, None
     if not is_enrolled:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -442,6 +442,8 @@ def lift(
         by=columns,
         where=chosen,
     )
+    known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
+    readout = replace(readout, warnings=(*readout.warnings, *known))
     _finish_lift(answer, readout, interval, settings, experiment, all_)
 
 
@@ -500,7 +502,6 @@ def _history(answer: Answer, interval: Interval, experiment: str | None) -> None
 
 def _only(readout: Readout, experiment: str) -> Readout:
     """The readout of one experiment, beside the replay."""
-    from dataclasses import replace
 
     known = sorted({e.experiment for e in readout.estimates if e.experiment})
     if experiment not in known:
@@ -904,8 +905,8 @@ def runs(
     answer = _answer(context, format_, json, output)
     interval = _interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
-    from loopstats import findings, query, when
     from loopstats import compare as comparing
+    from loopstats import findings, query, when
 
     names = _names(by)
     tables = findings.tables_as_of(snapshot, interval.as_of_us)
@@ -969,7 +970,7 @@ def ladder(
     envelope = _envelope(answer, "ladder", interval, answer.context.settings(), (text,))
     if not faults:
         answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
-    if faults or answer.is_plain_table and answer.path is None:
+    if faults or (answer.is_plain_table and answer.path is None):
         answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
 
 

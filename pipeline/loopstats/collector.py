@@ -745,7 +745,7 @@ def note(spool: str, agent: str, error: BaseException, env: dict[str, str]) -> N
     for folder in fault_folders(spool, env):
         try:
             _make_folder(folder)
-            if os.stat(folder).st_uid != os.geteuid():
+            if hasattr(os, "geteuid") and os.stat(folder).st_uid != os.geteuid():
                 continue
             path = f"{folder}/log"
             file = os.open(path, os.O_WRONLY | APPEND, 0o600)
@@ -757,7 +757,7 @@ def note(spool: str, agent: str, error: BaseException, env: dict[str, str]) -> N
             if size > LOG_BYTES:
                 os.replace(path, f"{path}.1")
             return
-        except (OSError, AttributeError):
+        except OSError:
             continue
 
 

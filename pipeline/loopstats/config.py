@@ -65,7 +65,8 @@ class Settings:
     def derived_digest(self) -> str:
         """Digest of what the derived tables depend on; a change makes all of them anew."""
         parts = {
-            "rule": self.rule_digest, "maturity_us": self.maturity_us,
+            "rule": self.rule_digest,
+            "maturity_us": self.maturity_us,
             "salts": sorted((e.salt_id, e.share_bp) for e in self.experiments.values()),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -118,7 +119,7 @@ def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
         raise UsageError(f"maturity_hours: a number of hours from 0 to 8760 is needed, not {hours!r}")
     tools = data.get("tools", {})
     if not isinstance(tools, dict):
-        raise UsageError("tools: write [tools] with lines such as my_tool = \"execute\"")
+        raise UsageError('tools: write [tools] with lines such as my_tool = "execute"')
     for tool, kind in tools.items():
         if kind not in KINDS:
             raise UsageError(f"tools.{tool}: {kind!r} is no kind; use one of {', '.join(sorted(KINDS))}")
@@ -131,7 +132,11 @@ def _experiment(name: str, section: Any) -> Experiment:
     for key in section:
         if key not in ("salt", "share_bp", "n_star"):
             raise UsageError(f"experiment.{name}.{key}: unknown key; known are salt, share_bp, n_star")
-    salt, share, n_star = section.get("salt"), section.get("share_bp", rule.SHARE_BP_DEFAULT), section.get("n_star", DEFAULT_N_STAR)
+    salt, share, n_star = (
+        section.get("salt"),
+        section.get("share_bp", rule.SHARE_BP_DEFAULT),
+        section.get("n_star", DEFAULT_N_STAR),
+    )
     if not isinstance(salt, str) or "|" in salt:
         raise UsageError(f"experiment.{name}.salt: a text without '|' is needed")
     if not isinstance(share, int) or isinstance(share, bool) or not 0 < share < 10_000:

@@ -89,7 +89,9 @@ class _Lenient:
     def __init__(self, repairs: list[str]) -> None:
         self._repairs = repairs
         hooks: dict[str, Any] = {
-            "object_pairs_hook": self._object, "parse_int": self._int, "parse_float": self._float,
+            "object_pairs_hook": self._object,
+            "parse_int": self._int,
+            "parse_float": self._float,
             "parse_constant": self._constant,
         }
         self._strict = json.JSONDecoder(strict=True, **hooks)

@@ -14,9 +14,26 @@ from loopstats.tables import is_attempt
 
 EVENT = ["run_id", "is_enrolled", "signature"]
 FOUND = [
-    "run_id", "session_id", "signature", "rule", "is_enrolled", "tool", "kind", "error_code", "message", "detected_step",
-    "detected_at", "detected_call_id", "count_events", "count_targets", "count_decisions", "span_steps", "is_interrupted",
-    "is_infra", "failures_before", "model",
+    "run_id",
+    "session_id",
+    "signature",
+    "rule",
+    "is_enrolled",
+    "tool",
+    "kind",
+    "error_code",
+    "message",
+    "detected_step",
+    "detected_at",
+    "detected_call_id",
+    "count_events",
+    "count_targets",
+    "count_decisions",
+    "span_steps",
+    "is_interrupted",
+    "is_infra",
+    "failures_before",
+    "model",
 ]
 
 
@@ -31,17 +48,26 @@ def enrol(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
     )
     if not named.height:
         return sessions
-    events = _events(steps.join(named.select("session_id"), on="session_id", how="semi").with_columns(pl.lit(False).alias("is_enrolled")))
+    events = _events(
+        steps.join(named.select("session_id"), on="session_id", how="semi").with_columns(
+            pl.lit(False).alias("is_enrolled")
+        )
+    )
     found = _first_detections(events).filter(pl.col("rule") == rule.STRATEGY_LOOP)
     both_timed = pl.col("ts").is_not_null() & pl.col("enrolled_at").is_not_null()
     same_file = pl.col("source_file") == pl.col("enrolled_file")
     is_at_or_before = (
-        pl.when(both_timed & (pl.col("ts") != pl.col("enrolled_at"))).then(pl.col("ts") < pl.col("enrolled_at"))
-        .when(same_file).then(pl.col("source_line") < pl.col("enrolled_line"))
+        pl.when(both_timed & (pl.col("ts") != pl.col("enrolled_at")))
+        .then(pl.col("ts") < pl.col("enrolled_at"))
+        .when(same_file)
+        .then(pl.col("source_line") < pl.col("enrolled_line"))
         .otherwise(both_timed)
     )
     late = (
-        found.join(named, on="session_id").filter(is_at_or_before).select("session_id", pl.lit(True).alias("is_late")).unique()
+        found.join(named, on="session_id")
+        .filter(is_at_or_before)
+        .select("session_id", pl.lit(True).alias("is_late"))
+        .unique()
     )
     return (
         sessions.join(late, on="session_id", how="left")
@@ -59,12 +85,18 @@ def detect(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
     In an enrolled session the count begins at the enrolment record; the steps before it are a count of their own.
     """
     enrolment = sessions.select(
-        "session_id", pl.col("is_enrolled").alias("is_session_enrolled"), "enrolled_at", "enrolled_file", "enrolled_line"
+        "session_id",
+        pl.col("is_enrolled").alias("is_session_enrolled"),
+        "enrolled_at",
+        "enrolled_file",
+        "enrolled_line",
     )
     is_timed = pl.col("ts").is_not_null() & pl.col("enrolled_at").is_not_null()
     is_earlier = (
-        pl.when(is_timed).then(pl.col("ts") < pl.col("enrolled_at"))
-        .when(pl.col("source_file") == pl.col("enrolled_file")).then(pl.col("source_line") < pl.col("enrolled_line"))
+        pl.when(is_timed)
+        .then(pl.col("ts") < pl.col("enrolled_at"))
+        .when(pl.col("source_file") == pl.col("enrolled_file"))
+        .then(pl.col("source_line") < pl.col("enrolled_line"))
         .otherwise(False)
     )
     counted = steps.join(enrolment, on="session_id", how="left").with_columns(
@@ -99,45 +131,67 @@ def _first_detections(events: pl.DataFrame) -> pl.DataFrame:
     enough = events.filter(pl.col("count_events") >= rule.EVENTS_TO_DETECT)
     spread = enough.filter("is_spread").unique(EVENT, keep="first", maintain_order=True)
     single = enough.filter((pl.col("count_events") == rule.EVENTS_TO_DETECT) & ~pl.col("is_spread"))
-    return pl.concat([
-        spread.with_columns(pl.lit(rule.STRATEGY_LOOP).alias("rule")),
-        single.with_columns(pl.lit(rule.REPEAT).alias("rule")),
-    ])
+    return pl.concat(
+        [
+            spread.with_columns(pl.lit(rule.STRATEGY_LOOP).alias("rule")),
+            single.with_columns(pl.lit(rule.REPEAT).alias("rule")),
+        ]
+    )
 
 
 def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     frame = loops.rename({"step": "detected_step", "ts": "detected_at", "call_id": "detected_call_id"})
-    members = frame.select(*EVENT, "rule", "detected_step").join(
-        events.select(*EVENT, "step", "target", "decision", "count_events"), on=EVENT
-    ).filter(pl.col("step") <= pl.col("detected_step"))
-    known = members.sort("step").group_by(*EVENT, "rule").agg(
-        pl.col("target").n_unique().cast(pl.Int64).alias("count_targets"),
-        pl.col("decision").n_unique().cast(pl.Int64).alias("count_decisions"),
-        pl.col("step").first().alias("first_step"),
-        pl.col("step").filter(pl.col("count_events") == rule.EVENTS_TO_DETECT).first().alias("third_step"),
+    members = (
+        frame.select(*EVENT, "rule", "detected_step")
+        .join(events.select(*EVENT, "step", "target", "decision", "count_events"), on=EVENT)
+        .filter(pl.col("step") <= pl.col("detected_step"))
+    )
+    known = (
+        members.sort("step")
+        .group_by(*EVENT, "rule")
+        .agg(
+            pl.col("target").n_unique().cast(pl.Int64).alias("count_targets"),
+            pl.col("decision").n_unique().cast(pl.Int64).alias("count_decisions"),
+            pl.col("step").first().alias("first_step"),
+            pl.col("step").filter(pl.col("count_events") == rule.EVENTS_TO_DETECT).first().alias("third_step"),
+        )
     )
     attempts = steps.filter(is_attempt())
-    failures = attempts.filter(pl.col("outcome") == "failure").select("run_id", "step").sort("run_id", "step").with_columns(
-        pl.int_range(1, pl.len() + 1).over("run_id").cast(pl.Int64).alias("failures_so_far")
-    ).rename({"step": "detected_step"})
-    successes = attempts.filter(pl.col("outcome") == "success").select(
-        "run_id", "action", pl.col("step").alias("success_step")
-    ).sort("success_step")
+    failures = (
+        attempts.filter(pl.col("outcome") == "failure")
+        .select("run_id", "step")
+        .sort("run_id", "step")
+        .with_columns(pl.int_range(1, pl.len() + 1).over("run_id").cast(pl.Int64).alias("failures_so_far"))
+        .rename({"step": "detected_step"})
+    )
+    successes = (
+        attempts.filter(pl.col("outcome") == "success")
+        .select("run_id", "action", pl.col("step").alias("success_step"))
+        .sort("success_step")
+    )
     frame = (
         frame.join(known, on=[*EVENT, "rule"], how="left")
         .join(failures, on=["run_id", "detected_step"], how="left")
         .sort("detected_step")
         .join_asof(
-            successes, left_on="detected_step", right_on="success_step", by=["run_id", "action"], strategy="backward",
+            successes,
+            left_on="detected_step",
+            right_on="success_step",
+            by=["run_id", "action"],
+            strategy="backward",
             check_sortedness=False,
         )
     )
     infra = [
         rule.is_infra(code or "", message or "") for code, message in frame.select("error_code", "message").iter_rows()
     ]
-    return frame.with_columns(
-        (pl.col("third_step") - pl.col("first_step")).alias("span_steps"),
-        (pl.col("failures_so_far") - 1).alias("failures_before"),
-        (pl.col("success_step") > pl.col("first_step")).fill_null(False).alias("is_interrupted"),
-        pl.Series("is_infra", infra, dtype=pl.Boolean()),
-    ).select(FOUND).sort("run_id", "signature", "rule", "is_enrolled")
+    return (
+        frame.with_columns(
+            (pl.col("third_step") - pl.col("first_step")).alias("span_steps"),
+            (pl.col("failures_so_far") - 1).alias("failures_before"),
+            (pl.col("success_step") > pl.col("first_step")).fill_null(False).alias("is_interrupted"),
+            pl.Series("is_infra", infra, dtype=pl.Boolean()),
+        )
+        .select(FOUND)
+        .sort("run_id", "signature", "rule", "is_enrolled")
+    )

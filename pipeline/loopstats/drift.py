@@ -15,6 +15,7 @@ and numbers of processes do not count), "success" where it succeeded, else the h
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -42,37 +43,60 @@ Bools = NDArray[np.bool_]
 def world(steps: pl.DataFrame) -> pl.DataFrame:
     """STEPS with `state_hash` filled where a run's log has none, and `is_productive`; sorted by run and step.
 
-    `is_productive` (METHOD 12): true or false where it is known, else null. Where the state is derived, a successful edit
-    that leaves other content has moved it, known or not as a whole; what an execute, communicate or operate step did is
-    seen by a log's own state only.
+    `is_productive` (METHOD 12): true or false where it is known, else null. Where the state is derived, a successful
+    edit that leaves other content has moved it, known or not as a whole; what an execute, communicate or operate step
+    did is seen by a log's own state only.
     """
     if not steps.height:
         return steps.with_columns(pl.lit(None, dtype=pl.Boolean).alias("is_productive"))
     is_agent = pl.col("actor") == "agent"
     is_verify = is_agent & (pl.col("kind") == "verify") & (pl.col("outcome") != "vetoed")
     is_edit = is_agent & (pl.col("kind") == "edit") & pl.col("outcome").is_in(["success", "unknown"])
-    frame = steps.sort("run_id", "step").with_columns(
-        is_verify.alias("is_verify"), is_edit.alias("is_edit"), _verdict(is_verify).alias("verdict"),
-        (pl.col("run_id") != pl.col("run_id").shift(1)).fill_null(True).alias("is_first"),
-    ).with_row_index("row")
+    frame = (
+        steps.sort("run_id", "step")
+        .with_columns(
+            is_verify.alias("is_verify"),
+            is_edit.alias("is_edit"),
+            _verdict(is_verify).alias("verdict"),
+            (pl.col("run_id") != pl.col("run_id").shift(1)).fill_null(True).alias("is_first"),
+        )
+        .with_row_index("row")
+    )
     rows = np.arange(frame.height, dtype=np.int64)
     start = np.maximum.accumulate(np.where(frame["is_first"].to_numpy(), rows, 0))
     changes = _content_changes(frame)
     total = np.cumsum(changes, dtype=np.uint64)
     content = total - total[start] + changes[start]
     last_verify = _last(frame["is_verify"].to_numpy(), rows, start)
-    last_blind = _last(frame.select(pl.col("is_edit") & (pl.col("outcome") == "unknown")).to_series().to_numpy(), rows, start)
+    last_blind = _last(
+        frame.select(pl.col("is_edit") & (pl.col("outcome") == "unknown")).to_series().to_numpy(), rows, start
+    )
     verdicts = _words(frame["verdict"])
     is_known = (last_verify >= 0) & frame["verdict"].is_not_null().to_numpy()[last_verify] & (last_blind <= last_verify)
     derived = pl.Series("derived", _hex(_mixed(verdicts[last_verify], content)), dtype=pl.String)
-    is_own = (pl.col("state_hash").count().over("run_id") > 0)
+    is_own = pl.col("state_hash").count().over("run_id") > 0
     frame = frame.with_columns(
-        derived, pl.Series("is_known", is_known), pl.Series("is_content_new", changes != 0), is_own.alias("is_own"),
+        derived,
+        pl.Series("is_known", is_known),
+        pl.Series("is_content_new", changes != 0),
+        is_own.alias("is_own"),
     ).with_columns(
-        pl.when("is_own").then(pl.col("state_hash")).otherwise(pl.when("is_known").then(pl.col("derived"))).alias("state_hash")
+        pl.when("is_own")
+        .then(pl.col("state_hash"))
+        .otherwise(pl.when("is_known").then(pl.col("derived")))
+        .alias("state_hash")
     )
     return frame.with_columns(_productive(is_agent).alias("is_productive")).drop(
-        "row", "is_verify", "is_edit", "verdict", "is_first", "derived", "is_known", "is_content_new", "is_own", strict=False
+        "row",
+        "is_verify",
+        "is_edit",
+        "verdict",
+        "is_first",
+        "derived",
+        "is_known",
+        "is_content_new",
+        "is_own",
+        strict=False,
     )
 
 
@@ -81,31 +105,52 @@ def _verdict(is_verify: pl.Expr) -> pl.Expr:
     outcome = pl.col("outcome")
     is_silent = pl.col("result_hash").is_null() | pl.col("outcome_reason").is_in(["missing", "interrupt", "sibling"])
     return (
-        pl.when(~is_verify).then(None)
-        .when(outcome == "success").then(pl.lit("success"))
-        .when(outcome == "failure").then("failure " + pl.coalesce("signature", "result_hash", pl.lit("")))
-        .when(~is_silent.fill_null(False)).then("text " + pl.col("result_hash"))
+        pl.when(~is_verify)
+        .then(None)
+        .when(outcome == "success")
+        .then(pl.lit("success"))
+        .when(outcome == "failure")
+        .then("failure " + pl.coalesce("signature", "result_hash", pl.lit("")))
+        .when(~is_silent.fill_null(False))
+        .then("text " + pl.col("result_hash"))
     )
 
 
 def _content_changes(frame: pl.DataFrame) -> Words:
-    """Per row, by how much the hash of all edited content moves: new content of a target minus the one before, modulo 2^64.
+    """Per row, by how much the hash of all edited content moves: new content of a target minus the old, modulo 2^64.
 
     An edit of unknown outcome leaves content that nobody knows: its own, equal to no other.
     """
-    edits = frame.filter("is_edit").select(
-        "row", "run_id", "target",
-        pl.when(pl.col("outcome") == "success").then(pl.concat_str("target", pl.lit("\x1f"), "fingerprint"))
-        .otherwise(pl.concat_str("target", pl.lit("\x1f?"), pl.col("run_id"), pl.lit("\x1f"), pl.col("step").cast(pl.String)))
-        .alias("content"),
-    ).sort("run_id", "target", "row")
+    edits = (
+        frame.filter("is_edit")
+        .select(
+            "row",
+            "run_id",
+            "target",
+            pl.when(pl.col("outcome") == "success")
+            .then(pl.concat_str("target", pl.lit("\x1f"), "fingerprint"))
+            .otherwise(
+                pl.concat_str(
+                    "target", pl.lit("\x1f?"), pl.col("run_id"), pl.lit("\x1f"), pl.col("step").cast(pl.String)
+                )
+            )
+            .alias("content"),
+        )
+        .sort("run_id", "target", "row")
+    )
     changes = np.zeros(frame.height, dtype=np.uint64)
     if not edits.height:
         return changes
     new = _words(edits["content"])
-    is_same_file = edits.select(
-        ((pl.col("run_id") == pl.col("run_id").shift(1)) & (pl.col("target") == pl.col("target").shift(1))).fill_null(False)
-    ).to_series().to_numpy()
+    is_same_file = (
+        edits.select(
+            (
+                (pl.col("run_id") == pl.col("run_id").shift(1)) & (pl.col("target") == pl.col("target").shift(1))
+            ).fill_null(False)
+        )
+        .to_series()
+        .to_numpy()
+    )
     old = np.where(is_same_file, np.roll(new, 1), np.uint64(0))
     changes[edits["row"].to_numpy()] = new - old
     return changes
@@ -122,12 +167,22 @@ def _words(texts: pl.Series) -> Words:
     distinct = texts.unique(maintain_order=True).drop_nulls()
     words = np.fromiter(
         (int.from_bytes(sha256(text.encode("utf-8", "replace")).digest()[:8], "big") for text in distinct.to_list()),
-        dtype=np.uint64, count=distinct.len(),
+        dtype=np.uint64,
+        count=distinct.len(),
     )
-    codes = pl.DataFrame({"text": texts}).join(
-        pl.DataFrame({"text": distinct, "code": np.arange(1, distinct.len() + 1)}), on="text", how="left", maintain_order="left"
-    )["code"].fill_null(0).to_numpy()
-    return np.concatenate([np.zeros(1, dtype=np.uint64), words])[codes]
+    codes = (
+        pl.DataFrame({"text": texts})
+        .join(
+            pl.DataFrame({"text": distinct, "code": np.arange(1, distinct.len() + 1)}),
+            on="text",
+            how="left",
+            maintain_order="left",
+        )["code"]
+        .fill_null(0)
+        .to_numpy()
+    )
+    by_code: Words = np.concatenate([np.zeros(1, dtype=np.uint64), words])[codes]
+    return by_code
 
 
 def _mixed(one: Words, other: Words) -> Words:
@@ -158,12 +213,16 @@ def _productive(is_agent: pl.Expr) -> pl.Expr:
     verdict_before = last_verdict.gather(earlier.fill_null(0)).alias("verdict_before")
     is_result_new = pl.when(earlier.is_not_null()).then(verdict_before != pl.col("verdict"))
     return (
-        pl.when(~is_agent).then(False)
-        .when("is_verify").then(is_result_new)
+        pl.when(~is_agent)
+        .then(False)
+        .when("is_verify")
+        .then(is_result_new)
         .when((pl.col("kind") == "edit") & is_success)
         .then(pl.when("is_own").then(is_changed).otherwise(pl.col("is_content_new")))
-        .when(pl.col("kind").is_in(CHANGING) & is_success).then(pl.when("is_own").then(is_changed))
-        .when(pl.col("kind").is_in(["edit", *CHANGING]) & is_unknown).then(None)
+        .when(pl.col("kind").is_in(CHANGING) & is_success)
+        .then(pl.when("is_own").then(is_changed))
+        .when(pl.col("kind").is_in(["edit", *CHANGING]) & is_unknown)
+        .then(None)
         .otherwise(False)
     )
 
@@ -194,20 +253,31 @@ def _drifts(steps: pl.DataFrame, rule: str) -> pl.DataFrame:
     begins = fires & ~(np.roll(fires, 1) & ~window["is_first"])
     reason = np.where(is_novelty & is_state, "both", np.where(is_novelty, "novelty", "state"))
     frame = steps.with_columns(
-        pl.Series("place", np.arange(steps.height)), pl.Series("fires", fires), pl.Series("episode", np.cumsum(begins)),
-        pl.Series("reason", reason, dtype=pl.String), pl.lit(rule).alias("rule"),
+        pl.Series("fires", fires),
+        pl.Series("episode", np.cumsum(begins)),
+        pl.Series("reason", reason, dtype=pl.String),
+        pl.lit(rule).alias("rule"),
         *[pl.col(name).shift(WINDOW - 1).alias(f"{name}_onset") for name in ("step", "ts")],
     ).filter("fires")
-    return frame.group_by("episode", maintain_order=True).agg(
-        pl.col("run_id", "session_id", "rule", "reason", "tool", "kind", "harness", "model", "project", "group").first(),
-        pl.col("step_onset").first().alias("first_step"), pl.col("ts_onset").first().alias("first_at"),
-        pl.col("step").first().alias("detected_step"), pl.col("ts").first().alias("detected_at"),
-        pl.col("step").last().alias("last_step"), pl.col("ts").last().alias("last_at"),
-        (pl.len() + WINDOW - 1).cast(pl.Int64).alias("length"),
-    ).drop("episode")
+    return (
+        frame.group_by("episode", maintain_order=True)
+        .agg(
+            pl.col(
+                "run_id", "session_id", "rule", "reason", "tool", "kind", "harness", "model", "project", "group"
+            ).first(),
+            pl.col("step_onset").first().alias("first_step"),
+            pl.col("ts_onset").first().alias("first_at"),
+            pl.col("step").first().alias("detected_step"),
+            pl.col("ts").first().alias("detected_at"),
+            pl.col("step").last().alias("last_step"),
+            pl.col("ts").last().alias("last_at"),
+            (pl.len() + WINDOW - 1).cast(pl.Int64).alias("length"),
+        )
+        .drop("episode")
+    )
 
 
-def _windows(steps: pl.DataFrame) -> dict[str, NDArray[np.generic]]:
+def _windows(steps: pl.DataFrame) -> dict[str, Any]:
     """What the window of the last `WINDOW` rows up to each row holds; rows are sorted by run and step.
 
     `distinct` fingerprints, `firsts`: rows that are the first of their fingerprint in the run, `frozen`: rows up to
@@ -220,9 +290,16 @@ def _windows(steps: pl.DataFrame) -> dict[str, NDArray[np.generic]]:
     end = np.append(start[1:] == rows[1:], True) if n else is_first
     run_end = np.minimum.accumulate(np.where(end, rows, n)[::-1])[::-1]
     same = steps.select("run_id", "fingerprint").with_row_index("row").sort("run_id", "fingerprint", "row")
-    is_again = same.select(
-        ((pl.col("run_id") == pl.col("run_id").shift(1)) & (pl.col("fingerprint") == pl.col("fingerprint").shift(1))).fill_null(False)
-    ).to_series().to_numpy()
+    is_again = (
+        same.select(
+            (
+                (pl.col("run_id") == pl.col("run_id").shift(1))
+                & (pl.col("fingerprint") == pl.col("fingerprint").shift(1))
+            ).fill_null(False)
+        )
+        .to_series()
+        .to_numpy()
+    )
     order = same["row"].to_numpy().astype(np.int64)
     is_new = np.ones(n, dtype=bool)
     is_new[order] = ~is_again
@@ -233,10 +310,19 @@ def _windows(steps: pl.DataFrame) -> dict[str, NDArray[np.generic]]:
     distinct = np.cumsum(1 - np.bincount(stop, minlength=n + 1)[:n])
     seen = np.concatenate([[0], np.cumsum(is_new)])
     firsts = seen[1:] - seen[np.maximum(rows + 1 - WINDOW, 0)]
-    is_moved = steps.select((pl.col("state_hash") != pl.col("state_hash").shift(1)).fill_null(True)).to_series().to_numpy() | is_first
+    is_moved = (
+        steps.select((pl.col("state_hash") != pl.col("state_hash").shift(1)).fill_null(True)).to_series().to_numpy()
+        | is_first
+    )
     since = np.maximum.accumulate(np.where(is_moved, rows, 0)) if n else rows
     frozen = np.where(steps["state_hash"].is_not_null().to_numpy(), rows - since + 1, 0)
-    return {"distinct": distinct, "firsts": firsts, "frozen": frozen, "is_full": rows - start + 1 >= WINDOW, "is_first": is_first}
+    return {
+        "distinct": distinct,
+        "firsts": firsts,
+        "frozen": frozen,
+        "is_full": rows - start + 1 >= WINDOW,
+        "is_first": is_first,
+    }
 
 
 def frozen_stretches(steps: pl.DataFrame) -> pl.DataFrame:
@@ -246,14 +332,21 @@ def frozen_stretches(steps: pl.DataFrame) -> pl.DataFrame:
     """
     mine = steps.filter((pl.col("actor") == "agent") & (pl.col("kind") != "wait")).sort("run_id", "step")
     window = _windows(mine)
-    known = mine.select("run_id", "step", "state_hash").with_columns(pl.Series("frozen", window["frozen"])).filter(
-        pl.col("state_hash").is_not_null()
+    known = (
+        mine.select("run_id", "step", "state_hash")
+        .with_columns(pl.Series("frozen", window["frozen"]))
+        .filter(pl.col("state_hash").is_not_null())
     )
     before = pl.col("state_hash").shift(1).over("run_id")
-    return known.with_columns((before != pl.col("state_hash")).fill_null(False).alias("is_change")).group_by("run_id").agg(
-        pl.col("frozen").max().cast(pl.Int64).alias("longest_frozen"),
-        pl.col("is_change").sum().cast(pl.Int64).alias("count_state_changes"),
-    ).sort("run_id")
+    return (
+        known.with_columns((before != pl.col("state_hash")).fill_null(False).alias("is_change"))
+        .group_by("run_id")
+        .agg(
+            pl.col("frozen").max().cast(pl.Int64).alias("longest_frozen"),
+            pl.col("is_change").sum().cast(pl.Int64).alias("count_state_changes"),
+        )
+        .sort("run_id")
+    )
 
 
 # --- echoes -------------------------------------------------------------------------------------------------------
@@ -266,33 +359,54 @@ def echoes(steps: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
     wait or whose result is missing are no echo.
     """
     begins_anew = pl.col("is_productive").fill_null(pl.col("kind") == "edit")
-    mine = steps.filter(pl.col("actor") == "agent").sort("run_id", "step").with_columns(
-        begins_anew.cum_sum().over("run_id").alias("epoch")
-    ).filter((pl.col("kind") != "wait") & pl.col("result_hash").is_not_null())
+    mine = (
+        steps.filter(pl.col("actor") == "agent")
+        .sort("run_id", "step")
+        .with_columns(begins_anew.cum_sum().over("run_id").alias("epoch"))
+        .filter((pl.col("kind") != "wait") & pl.col("result_hash").is_not_null())
+    )
     keys = ["run_id", "fingerprint", "result_hash", "epoch"]
     many = mine.join(mine.group_by(keys).len().filter(pl.col("len") >= ECHOES_TO_DETECT), on=keys, how="semi")
     fourth = ECHOES_TO_DETECT - 1
     facts = ("session_id", "tool", "kind", "target", "outcome", "harness", "model", "project", "group")
-    found = many.sort("run_id", "step").group_by(keys, maintain_order=True).agg(
-        pl.col(facts).first(), pl.col("step").first().alias("first_step"), pl.col("ts").first().alias("first_at"),
-        pl.col("step").gather(fourth).first().alias("detected_step"), pl.col("ts").gather(fourth).first().alias("detected_at"),
-        pl.col("step").last().alias("last_step"), pl.col("ts").last().alias("last_at"),
-        pl.len().cast(pl.Int64).alias("length"), pl.col("decision").alias("decisions"),
-    ).with_columns(pl.lit(ECHO_1).alias("rule"), pl.lit(ECHO_1).alias("rule_version"), pl.col("outcome").alias("reason"))
+    found = (
+        many.sort("run_id", "step")
+        .group_by(keys, maintain_order=True)
+        .agg(
+            pl.col(facts).first(),
+            pl.col("step").first().alias("first_step"),
+            pl.col("ts").first().alias("first_at"),
+            pl.col("step").gather(fourth).first().alias("detected_step"),
+            pl.col("ts").gather(fourth).first().alias("detected_at"),
+            pl.col("step").last().alias("last_step"),
+            pl.col("ts").last().alias("last_at"),
+            pl.len().cast(pl.Int64).alias("length"),
+            pl.col("decision").alias("decisions"),
+        )
+        .with_columns(
+            pl.lit(ECHO_1).alias("rule"), pl.lit(ECHO_1).alias("rule_version"), pl.col("outcome").alias("reason")
+        )
+    )
     return ECHOES.conform(_spend_on_turns(found, turns))
 
 
 def _spend_on_turns(found: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
     """Tokens and cost of the turns that asked for the repeats, the first one left out: what the echo itself cost."""
     listed = found.with_row_index("found_row")
-    asked = listed.select("found_row", "run_id", pl.col("decisions").list.unique().list.sort().list.slice(1)).explode(
-        "decisions", empty_as_null=True
-    ).filter(pl.col("decisions").is_not_null())
-    cost = asked.join(
-        turns.select("run_id", pl.col("decision").alias("decisions"), tokens_of_turn(), "cost_micros"), on=["run_id", "decisions"]
-    ).group_by("found_row").agg(
-        pl.when(pl.col("tokens").count() > 0).then(pl.col("tokens").sum()).alias("tokens"),
-        pl.when(pl.col("cost_micros").is_not_null().all()).then(pl.col("cost_micros").sum()).alias("cost_micros"),
+    asked = (
+        listed.select("found_row", "run_id", pl.col("decisions").list.unique().list.sort().list.slice(1))
+        .explode("decisions", empty_as_null=True)
+        .filter(pl.col("decisions").is_not_null())
+    )
+    cost = (
+        asked.join(
+            turns.select("run_id", pl.col("decision").alias("decisions"), tokens_of_turn(), "cost_micros"),
+            on=["run_id", "decisions"],
+        )
+        .group_by("found_row")
+        .agg(
+            pl.when(pl.col("tokens").count() > 0).then(pl.col("tokens").sum()).alias("tokens"),
+            pl.when(pl.col("cost_micros").is_not_null().all()).then(pl.col("cost_micros").sum()).alias("cost_micros"),
+        )
     )
     return listed.join(cost, on="found_row", how="left", maintain_order="left").drop("found_row", "decisions")
-

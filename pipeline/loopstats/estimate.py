@@ -50,9 +50,29 @@ ARMS = ("treated", "holdout")
 WITHHOLDS_ALL = ("hash_audit_failed", "srm_failed", "salt_unknown", "share_invalid")
 KEY = ["run_id", "signature"]
 _COLUMNS = (
-    "loop_id", "run_id", "session_id", "signature", "rule", "detected_at", "detected_step", "count_decisions",
-    "is_interrupted", "is_infra", "experiment", "salt_id", "epoch", "share_bp", "is_enrolled", "arm", "arm_bp",
-    "is_delivered", "outcome", "mature_at", "steps_to_outcome", "is_relapsed", "is_sidestepped",
+    "loop_id",
+    "run_id",
+    "session_id",
+    "signature",
+    "rule",
+    "detected_at",
+    "detected_step",
+    "count_decisions",
+    "is_interrupted",
+    "is_infra",
+    "experiment",
+    "salt_id",
+    "epoch",
+    "share_bp",
+    "is_enrolled",
+    "arm",
+    "arm_bp",
+    "is_delivered",
+    "outcome",
+    "mature_at",
+    "steps_to_outcome",
+    "is_relapsed",
+    "is_sidestepped",
 )
 _OUTCOMES = ("session_id", "is_delivered", "steps_to_outcome", "is_relapsed", "is_sidestepped")
 
@@ -157,9 +177,14 @@ class Comparison:
         """Plain dict; the anytime interval only where there is one."""
         low, high = self.ci_fixed or (None, None)
         out = {
-            "treated": self.treated.to_json(), "holdout": self.holdout.to_json(),
-            "sessions_treated": self.sessions_treated, "sessions_holdout": self.sessions_holdout, "lift": self.lift,
-            "ci_low": low, "ci_high": high, "reasons": list(self.reasons),
+            "treated": self.treated.to_json(),
+            "holdout": self.holdout.to_json(),
+            "sessions_treated": self.sessions_treated,
+            "sessions_holdout": self.sessions_holdout,
+            "lift": self.lift,
+            "ci_low": low,
+            "ci_high": high,
+            "reasons": list(self.reasons),
         }
         if self.ci_anytime is not None:
             out |= {"ci_anytime_low": self.ci_anytime[0], "ci_anytime_high": self.ci_anytime[1]}
@@ -184,10 +209,16 @@ class Segment:
     def to_json(self) -> dict[str, Any]:
         """Plain dict."""
         low, high = self.ci_selected or (None, None)
-        return self.comparison.to_json() | _object({
-            "values": dict(self.values), "is_tested": self.log_e is not None, "log_e_value": self.log_e,
-            "is_selected": self.is_selected, "ci_selected_low": low, "ci_selected_high": high,
-        })
+        return self.comparison.to_json() | _object(
+            {
+                "values": dict(self.values),
+                "is_tested": self.log_e is not None,
+                "log_e_value": self.log_e,
+                "is_selected": self.is_selected,
+                "ci_selected_low": low,
+                "ci_selected_high": high,
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +275,13 @@ class ExperimentAudit:
     def failures(self) -> tuple[str, ...]:
         """Reasons that withhold the lift."""
         return tuple(
-            reason for reason, is_failed in (
+            reason
+            for reason, is_failed in (
                 ("hash_audit_failed", self.hash_failures.n > 0),
                 ("srm_failed", self.srm_log_e >= math.log(SRM_FAIL_E)),
                 ("share_invalid", any(split.log_e is None for split in self.splits)),
-            ) if is_failed
+            )
+            if is_failed
         )
 
     @property
@@ -258,26 +291,36 @@ class ExperimentAudit:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dict."""
-        return _object({
-            "result": "fail" if self.failures else "warn" if self.is_srm_warning else "ok",
-            "failures": list(self.failures), "n_checked": self.n_checked, "n_unchecked": self.n_unchecked,
-            "hash_failures": self.hash_failures.to_json(),
-            "only_log": {arm: rate.to_json() for arm, rate in self.only_log} | {"loops": self.only_log_named.to_json()},
-            "only_replay": {arm: rate.to_json() for arm, rate in self.only_replay}
-            | {"loops": self.only_replay_named.to_json()},
-            "treated_not_delivered": self.treated_not_delivered.to_json()
-            | {"loops": self.treated_not_delivered_named.to_json()},
-            "holdout_delivered": self.holdout_delivered.to_json() | {"loops": self.holdout_delivered_named.to_json()},
-            "delivered_without_loop": self.delivered_without_loop.to_json(),
-            "srm": [
-                {
-                    "epoch": split.epoch, "share_bp": split.share_bp, "n_treated": split.n_treated,
-                    "n_holdout": split.n_holdout, "p_exact": split.p, "log_e_value": split.log_e,
-                }
-                for split in self.splits
-            ],
-            "srm_log_e_value": self.srm_log_e,
-        })
+        return _object(
+            {
+                "result": "fail" if self.failures else "warn" if self.is_srm_warning else "ok",
+                "failures": list(self.failures),
+                "n_checked": self.n_checked,
+                "n_unchecked": self.n_unchecked,
+                "hash_failures": self.hash_failures.to_json(),
+                "only_log": {arm: rate.to_json() for arm, rate in self.only_log}
+                | {"loops": self.only_log_named.to_json()},
+                "only_replay": {arm: rate.to_json() for arm, rate in self.only_replay}
+                | {"loops": self.only_replay_named.to_json()},
+                "treated_not_delivered": self.treated_not_delivered.to_json()
+                | {"loops": self.treated_not_delivered_named.to_json()},
+                "holdout_delivered": self.holdout_delivered.to_json()
+                | {"loops": self.holdout_delivered_named.to_json()},
+                "delivered_without_loop": self.delivered_without_loop.to_json(),
+                "srm": [
+                    {
+                        "epoch": split.epoch,
+                        "share_bp": split.share_bp,
+                        "n_treated": split.n_treated,
+                        "n_holdout": split.n_holdout,
+                        "p_exact": split.p,
+                        "log_e_value": split.log_e,
+                    }
+                    for split in self.splits
+                ],
+                "srm_log_e_value": self.srm_log_e,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -343,20 +386,33 @@ class Estimate:
         sessions = (compared.sessions_treated, compared.sessions_holdout)
         for i, arm in enumerate(ARMS):
             row |= {
-                f"n_{arm}": rates[i].n, f"broke_{arm}": rates[i].x, f"recurred_{arm}": self.recurred[i],
-                f"unresolved_{arm}": self.unresolved[i], f"sessions_{arm}": sessions[i],
+                f"n_{arm}": rates[i].n,
+                f"broke_{arm}": rates[i].x,
+                f"recurred_{arm}": self.recurred[i],
+                f"unresolved_{arm}": self.unresolved[i],
+                f"sessions_{arm}": sessions[i],
                 f"rate_{arm}": rates[i].to_json()["rate"],
             }
         fixed, anytime = compared.ci_fixed or (None, None), compared.ci_anytime or (None, None)
         row |= {
-            "lift": compared.lift, "ci_fixed_low": fixed[0], "ci_fixed_high": fixed[1], "ci_anytime_low": anytime[0],
-            "ci_anytime_high": anytime[1], "verdict": self.verdict, "reasons": list(self.reasons),
+            "lift": compared.lift,
+            "ci_fixed_low": fixed[0],
+            "ci_fixed_high": fixed[1],
+            "ci_anytime_low": anytime[0],
+            "ci_anytime_high": anytime[1],
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
         }
         details = {
-            "n_star": self.n_star, "pending": dict(zip(ARMS, self.pending, strict=True)),
-            "count_untimed": self.count_untimed, "deff": compared.deff, "df": compared.df,
-            "ci_fixed_is": "valid for one pre-planned look", "ci_anytime_is": "valid when read every night",
-            **{name: part.to_json() for name, part in self.sensitivities.items()}, **self.details,
+            "n_star": self.n_star,
+            "pending": dict(zip(ARMS, self.pending, strict=True)),
+            "count_untimed": self.count_untimed,
+            "deff": compared.deff,
+            "df": compared.df,
+            "ci_fixed_is": "valid for one pre-planned look",
+            "ci_anytime_is": "valid when read every night",
+            **{name: part.to_json() for name, part in self.sensitivities.items()},
+            **self.details,
             "segments": [segment.to_json() for segment in self.segments],
         }
         if with_known_now:
@@ -393,10 +449,15 @@ class Readout:
     def to_json(self, tz: str = "UTC", *, with_known_now: bool = True) -> dict[str, Any]:
         """The envelope of the JSON output; times are ISO 8601 in UTC whatever `tz` names."""
         return {
-            "schema": SCHEMA, "as_of": iso(self.as_of_us),
-            "interval": {"since": _iso_or_none(self.since_us), "until": _iso_or_none(self.until_us),
-                         "mature_until": iso(self.as_of_us - self.maturity_us)},
-            "tz": tz, "rule_digest": self.rule_digest,
+            "schema": SCHEMA,
+            "as_of": iso(self.as_of_us),
+            "interval": {
+                "since": _iso_or_none(self.since_us),
+                "until": _iso_or_none(self.until_us),
+                "mature_until": iso(self.as_of_us - self.maturity_us),
+            },
+            "tz": tz,
+            "rule_digest": self.rule_digest,
             "rows": [estimate.to_row(with_known_now=with_known_now) for estimate in self.estimates],
             "warnings": [warning.to_json() for warning in self.warnings],
         }
@@ -535,9 +596,17 @@ def _units(frame: pl.DataFrame, strata: Ints) -> _Units:
     is_first, is_after = _order_flags(frame, session, detected, treated)
     outcome = pl.col("outcome")
     return _Units(
-        session, strata, treated, _bools(frame, outcome == "broke"),
-        _bools(frame, outcome == "recurred"), detected, is_first, is_after, _bools(frame, pl.col("is_interrupted")),
-        _bools(frame, pl.col("is_infra")), _bools(frame, pl.col("count_decisions") == 1),
+        session,
+        strata,
+        treated,
+        _bools(frame, outcome == "broke"),
+        _bools(frame, outcome == "recurred"),
+        detected,
+        is_first,
+        is_after,
+        _bools(frame, pl.col("is_interrupted")),
+        _bools(frame, pl.col("is_infra")),
+        _bools(frame, pl.col("count_decisions") == 1),
     )
 
 
@@ -625,8 +694,15 @@ def _size_reason(n1: int, n0: int) -> str | None:
     return "empty_arm" if smaller == 0 else "n_lt_5" if smaller < MIN_PERCENT else None
 
 
-def _compare(units: _Units, chosen: Bools | None = None, success: Bools | None = None, *, n_star: int | None = None,
-             is_clustered: bool = True, alpha_anytime: float = ALPHA) -> tuple[Comparison, list[_Stratum]]:
+def _compare(
+    units: _Units,
+    chosen: Bools | None = None,
+    success: Bools | None = None,
+    *,
+    n_star: int | None = None,
+    is_clustered: bool = True,
+    alpha_anytime: float = ALPHA,
+) -> tuple[Comparison, list[_Stratum]]:
     """Lift of the chosen units with its fixed interval, and the anytime one where `n_star` is given.
 
     Several epochs are pooled with Mantel-Haenszel weights n1*n0/(n1+n0). The interval is Newcombe's joined over epochs:
@@ -670,8 +746,9 @@ def _compare(units: _Units, chosen: Bools | None = None, success: Bools | None =
     return replace(plain, ci_fixed=fixed, ci_anytime=anytime, deff=deff, df=df, n_effective=effective), strata
 
 
-def _strata(units: _Units, chosen: Bools | None, success: Bools | None, table: Ints,
-            is_clustered: bool) -> list[_Stratum]:
+def _strata(
+    units: _Units, chosen: Bools | None, success: Bools | None, table: Ints, is_clustered: bool
+) -> list[_Stratum]:
     """Epochs with units in both arms."""
     import numpy as np
 
@@ -762,9 +839,19 @@ def _hidden(units: _Units, reasons: tuple[str, ...]) -> Comparison:
 # --- the readout -----------------------------------------------------------------------------------------------------
 
 
-def lift(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
-         settings: Settings, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None,
-         by: Sequence[str] = (), where: pl.Expr | None = None) -> Readout:
+def lift(
+    loops: pl.DataFrame,
+    sessions: pl.DataFrame,
+    detections: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    settings: Settings,
+    *,
+    as_of_us: int,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    by: Sequence[str] = (),
+    where: pl.Expr | None = None,
+) -> Readout:
     """The lift of every experiment in the logs, with the A/A replay (METHOD 10).
 
     Frames are those of `tables` (LOOPS, SESSIONS, DETECTIONS, DELIVERIES), whole: `where` filters the loops here, so
@@ -795,7 +882,14 @@ def lift(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, 
     found = set(_warnings(question, estimates, facts))
     warnings = sorted(found, key=lambda w: (-w.severity, codes.index(w.code), w.experiment, w.text))
     return Readout(
-        as_of_us, since_us, until_us, settings.maturity_us, settings.rule_digest, by, tuple(estimates), checks,
+        as_of_us,
+        since_us,
+        until_us,
+        settings.maturity_us,
+        settings.rule_digest,
+        by,
+        tuple(estimates),
+        checks,
         tuple(warnings),
     )
 
@@ -827,8 +921,9 @@ class _Question:
         return self.since_us is not None or self.until_us is not None
 
 
-def _session_facts(sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
-                   as_of_us: int) -> pl.DataFrame:
+def _session_facts(
+    sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame, as_of_us: int
+) -> pl.DataFrame:
     """Sessions that an experiment names by the as-of, with the writer's digest and how they were enrolled."""
     at = pl.col("enrolled_at").cast(TIME).to_physical()
     touched = sessions.filter(
@@ -838,13 +933,16 @@ def _session_facts(sessions: pl.DataFrame, detections: pl.DataFrame, deliveries:
         # A session that only a detection or delivery names has the name nowhere else.
         records = pl.concat([frame.select("session_id", "ts", "experiment") for frame in (detections, deliveries)])
         named = (
-            records.filter(pl.col("experiment").is_not_null()).sort("session_id", "ts", "experiment", nulls_last=True)
+            records.filter(pl.col("experiment").is_not_null())
+            .sort("session_id", "ts", "experiment", nulls_last=True)
             .unique("session_id", keep="first", maintain_order=True)
             .select("session_id", pl.col("experiment").alias("experiment_logged"))
         )
-        touched = touched.join(named, on="session_id", how="left").with_columns(
-            pl.coalesce("experiment", "experiment_logged").fill_null("")
-        ).drop("experiment_logged")
+        touched = (
+            touched.join(named, on="session_id", how="left")
+            .with_columns(pl.coalesce("experiment", "experiment_logged").fill_null(""))
+            .drop("experiment_logged")
+        )
     return touched
 
 
@@ -900,11 +998,20 @@ def _experiment(question: _Question, name: str, frame: pl.DataFrame, facts: pl.D
         analysed, pending = asked & ~is_pending, (asked & is_pending)[has_arm]
         chosen = analysed[has_arm]
         is_whole = bool(chosen.all())
-        yield _estimate(_Part(
-            question, scope, name, units if is_whole else units.take(chosen), rows if is_whole else rows.filter(chosen),
-            tuple(strata), _by_arm(units, pending), int(np.count_nonzero(analysed & is_untimed)),
-            int(np.count_nonzero(analysed & is_unchecked)), facts,
-        ))
+        yield _estimate(
+            _Part(
+                question,
+                scope,
+                name,
+                units if is_whole else units.take(chosen),
+                rows if is_whole else rows.filter(chosen),
+                tuple(strata),
+                _by_arm(units, pending),
+                int(np.count_nonzero(analysed & is_untimed)),
+                int(np.count_nonzero(analysed & is_unchecked)),
+                facts,
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -967,15 +1074,28 @@ def _estimate(part: _Part) -> Estimate:
     verdict, reason = _verdict(part.scope, headline, failures)
     reasons = (*headline.reasons, *(() if reason is None else (reason,)))
     return Estimate(
-        part.scope, part.experiment, headline, _by_arm(units, units.recurred), _by_arm(units, unresolved), verdict,
-        reasons, part.pending, part.count_untimed, n_star, sensitivities, segments,
-        _plan(part) | details | {
+        part.scope,
+        part.experiment,
+        headline,
+        _by_arm(units, units.recurred),
+        _by_arm(units, unresolved),
+        verdict,
+        reasons,
+        part.pending,
+        part.count_untimed,
+        n_star,
+        sensitivities,
+        segments,
+        _plan(part)
+        | details
+        | {
             "count_salt_unknown": part.count_unchecked,
             "count_late_enrolment": 0 if part.facts is None else int(part.facts["is_late_enrolment"].sum()),
             "interrupted": Rate(int(np.count_nonzero(units.is_interrupted)), len(units)).to_json(),
             "infra": Rate(int(np.count_nonzero(units.is_infra)), len(units)).to_json(),
             "one_turn": Rate(int(np.count_nonzero(units.is_one_turn)), len(units)).to_json(),
-            "delivery": _delivery(part), "audit": part.audit.to_json(),
+            "delivery": _delivery(part),
+            "audit": part.audit.to_json(),
         },
         _known_now(part) if not failures else {},
     )
@@ -1005,8 +1125,10 @@ def _sensitivities(part: _Part) -> dict[str, Comparison]:
     """The lift on other sets of loops. A replay has no effect to doubt, so only what its interval may fall back on."""
     units = part.units
     parts: dict[str, Bools] = {
-        "resolved_only": units.broke | units.recurred, "without_interrupted": ~units.is_interrupted,
-        "without_infra": ~units.is_infra, "without_one_turn": ~units.is_one_turn,
+        "resolved_only": units.broke | units.recurred,
+        "without_interrupted": ~units.is_interrupted,
+        "without_infra": ~units.is_infra,
+        "without_one_turn": ~units.is_one_turn,
     }
     out = {} if part.facts is None else {name: _compare(units, chosen)[0] for name, chosen in parts.items()}
     # One loop per session: nothing is clustered and no treated loop came before, so the plain interval holds.
@@ -1048,11 +1170,13 @@ def _details(part: _Part, headline: Comparison, strata: Sequence[_Stratum], n_st
 def _pooling(part: _Part, strata: Sequence[_Stratum]) -> dict[str, Any]:
     """How epochs were put together; the plain Mantel-Haenszel interval (no clusters, one look) as a cross-check."""
     out: dict[str, Any] = {
-        "is_stratified": len(strata) > 1, "count_strata": len(strata),
+        "is_stratified": len(strata) > 1,
+        "count_strata": len(strata),
         "parts": [
             part.strata[stratum.code]
             | {"treated": Rate(x1, n1).to_json(), "holdout": Rate(x0, n0).to_json(), "weight": stratum.weight}
-            for stratum in strata for x1, n1, x0, n0 in (stratum.counts,)
+            for stratum in strata
+            for x1, n1, x0, n0 in (stratum.counts,)
         ],
         "mantel_haenszel": None,
     }
@@ -1080,8 +1204,14 @@ def _log_e(strata: Sequence[_Stratum], n_star: int) -> float | None:
 def _bounds(units: _Units, unresolved: Bools, headline: Comparison, strata: Sequence[_Stratum]) -> dict[str, Any]:
     """Worst-case bounds, whatever the unresolved loops would have become, and Imbens and Manski's interval."""
     empty: dict[str, Any] = {
-        "low": None, "high": None, "ci_low": None, "ci_high": None, "ci_clustered_low": None, "ci_clustered_high": None,
-        "is_sign_open": None, "reason": None,
+        "low": None,
+        "high": None,
+        "ci_low": None,
+        "ci_high": None,
+        "ci_clustered_low": None,
+        "ci_clustered_high": None,
+        "is_sign_open": None,
+        "reason": None,
     }
     if headline.lift is None:
         return empty | {"reason": headline.reasons[0]}
@@ -1123,9 +1253,11 @@ def _difference(x1: int, n1: int, x0: int, n0: int) -> dict[str, Any]:
 
 
 def _attrition(u1: int, n1: int, u0: int, n0: int) -> dict[str, Any]:
-    return {"treated": Rate(u1, n1).to_json(), "holdout": Rate(u0, n0).to_json()} | _difference(u1, n1, u0, n0) | {
-        "fisher_p": iv.fisher_attrition(u1, n1, u0, n0) if n1 and n0 else None
-    }
+    return (
+        {"treated": Rate(u1, n1).to_json(), "holdout": Rate(u0, n0).to_json()}
+        | _difference(u1, n1, u0, n0)
+        | {"fisher_p": iv.fisher_attrition(u1, n1, u0, n0) if n1 and n0 else None}
+    )
 
 
 def _after_treated(units: _Units) -> dict[str, Any]:
@@ -1205,7 +1337,10 @@ def _cace(part: _Part, strata: Sequence[_Stratum]) -> dict[str, Any]:
     counts = np.bincount(index, minlength=8).tolist()
     effect = iv.cace_fieller({(z, d, y): counts[4 * z + 2 * d + y] for z in (0, 1) for d in (0, 1) for y in (0, 1)})
     return {
-        "value": effect.cace, "first_stage": effect.first_stage, "ci_low": effect.low, "ci_high": effect.high,
+        "value": effect.cace,
+        "first_stage": effect.first_stage,
+        "ci_low": effect.low,
+        "ci_high": effect.high,
         "reason": effect.reason,
     }
 
@@ -1221,7 +1356,8 @@ def _planning(part: _Part, headline: Comparison, n_star: int) -> dict[str, Any]:
     t = _t_quantile(headline.df)
     multiplier = iv.anytime_multiplier(effective, n_star) * t / _Z if part.scope == "to_date" else t
     out |= {
-        "n_effective": effective, "mde_now": iv.mde(n1, n0, p0, POWER, ALPHA, headline.deff, _inflation(multiplier)),
+        "n_effective": effective,
+        "mde_now": iv.mde(n1, n0, p0, POWER, ALPHA, headline.deff, _inflation(multiplier)),
         "mde_at_n_star": iv.mde(
             n_star * n1 / (n1 + n0), n_star * n0 / (n1 + n0), p0, POWER, ALPHA, 1.0, iv.anytime_inflation(ALPHA, POWER)
         ),
@@ -1270,7 +1406,7 @@ def _segments(part: _Part, n_star: int, failures: tuple[str, ...]) -> Iterator[S
     is_nightly = part.scope == "to_date" and not failures
     found: list[tuple[Segment, _Units]] = []
     for i, row in enumerate(groups.drop("segment").iter_rows(named=True)):
-        units = part.units.take(order[(ends[i - 1] if i else 0):ends[i]])
+        units = part.units.take(order[(ends[i - 1] if i else 0) : ends[i]])
         keys = tuple(row.items())
         shown = _hidden(units, failures)
         if failures:
@@ -1304,8 +1440,15 @@ def _exp(log_value: float | None) -> float:
 # --- audit -----------------------------------------------------------------------------------------------------------
 
 
-def audit(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
-          settings: Settings, *, as_of_us: int | None = None) -> Audit:
+def audit(
+    loops: pl.DataFrame,
+    sessions: pl.DataFrame,
+    detections: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    settings: Settings,
+    *,
+    as_of_us: int | None = None,
+) -> Audit:
     """METHOD 11: the logged arms recomputed, the log's loops against the replay's, delivery against arm, the split.
 
     The arm is recomputed from the run and class *as the record has them*, with the salt that the session names and the
@@ -1315,8 +1458,14 @@ def audit(loops: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame,
     return _audit(_strategy_loops(loops, limit), _once(sessions, "session_id"), detections, deliveries, settings, limit)
 
 
-def _audit(known: pl.DataFrame, sessions: pl.DataFrame, detections: pl.DataFrame, deliveries: pl.DataFrame,
-           settings: Settings, limit: int) -> Audit:
+def _audit(
+    known: pl.DataFrame,
+    sessions: pl.DataFrame,
+    detections: pl.DataFrame,
+    deliveries: pl.DataFrame,
+    settings: Settings,
+    limit: int,
+) -> Audit:
     records = _recompute(_records(detections, deliveries, sessions, limit), settings)
     live = _only(known, pl.col("is_enrolled"))
     named = pl.concat([live["experiment"].fill_null("").unique(), records["experiment"].drop_nulls().unique()])
@@ -1334,19 +1483,25 @@ def _records(detections: pl.DataFrame, deliveries: pl.DataFrame, sessions: pl.Da
     """Detection and delivery records known by the limit, with what their session says of the experiment."""
     place = ["session_id", *KEY, "ts", "experiment", "arm", "source_file", "source_line"]
     nothing, no_points = pl.lit(None, dtype=pl.Boolean()), pl.lit(None, dtype=pl.Int64())
-    both = pl.concat([
-        detections.filter(pl.col("rule").is_null() | (pl.col("rule") == rule.STRATEGY_LOOP)).select(
-            *place, "arm_bp", nothing.alias("is_delivered"), pl.lit(False).alias("is_delivery")
-        ),
-        deliveries.select(*place, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
-    ])
+    both = pl.concat(
+        [
+            detections.filter(pl.col("rule").is_null() | (pl.col("rule") == rule.STRATEGY_LOOP)).select(
+                *place, "arm_bp", nothing.alias("is_delivered"), pl.lit(False).alias("is_delivery")
+            ),
+            deliveries.select(*place, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
+        ]
+    )
     at = pl.col("ts").cast(TIME).to_physical()
     terms = sessions.filter(pl.col("session_id").is_in(both["session_id"].unique().implode())).select(
-        "session_id", pl.col("experiment").alias("experiment_session"), "salt_id",
-        pl.col("share_bp").alias("share_session"), "is_enrolled",
+        "session_id",
+        pl.col("experiment").alias("experiment_session"),
+        "salt_id",
+        pl.col("share_bp").alias("share_session"),
+        "is_enrolled",
     )
     return (
-        both.filter(at.is_null() | (at <= limit)).unique()
+        both.filter(at.is_null() | (at <= limit))
+        .unique()
         .join(terms, on="session_id", how="left")
         .with_columns(
             pl.coalesce("experiment_session", "experiment").alias("experiment"), pl.col("is_enrolled").fill_null(False)
@@ -1390,17 +1545,23 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
     count_checked = records.filter(is_checked).height
     names = ["loop_id", *KEY]
     return ExperimentAudit(
-        experiment=name, n_checked=count_checked, n_unchecked=records.height - count_checked,
+        experiment=name,
+        n_checked=count_checked,
+        n_unchecked=records.height - count_checked,
         hash_failures=_named(wrong, [*KEY, "arm", "arm_true", "arm_bp", "arm_bp_true", "source_file", "source_line"]),
-        only_log=_rates(only_log, logged), only_log_named=_named(only_log, [*KEY, "arm"]),
+        only_log=_rates(only_log, logged),
+        only_log_named=_named(only_log, [*KEY, "arm"]),
         only_replay=_rates(only_replay, units),
         # Where nothing is logged every loop is missing and every treated one was missed: a count says it all.
         only_replay_named=_named(only_replay, [*names, "arm"]) if logged.height else Named(only_replay.height),
-        has_records=records.height > 0, has_deliveries=has_deliveries,
+        has_records=records.height > 0,
+        has_deliveries=has_deliveries,
         treated_not_delivered=Rate(missed.height, treated.height),
         treated_not_delivered_named=_named(missed, names) if has_deliveries else Named(missed.height),
-        holdout_delivered=Rate(leaked.height, held.height), holdout_delivered_named=_named(leaked, names),
-        delivered_without_loop=_named(strays, [*KEY, "source_file", "source_line"]), splits=_splits(live),
+        holdout_delivered=Rate(leaked.height, held.height),
+        holdout_delivered_named=_named(leaked, names),
+        delivered_without_loop=_named(strays, [*KEY, "source_file", "source_line"]),
+        splits=_splits(live),
     )
 
 
@@ -1453,28 +1614,71 @@ _WARNINGS: dict[str, tuple[int, str]] = {
     "salt_unknown": (3, "loops whose salt is not configured, so that their arm is not checked: {}; no lift is shown"),
     "attrition_differs": (2, "the share of unresolved loops differs between the arms: no resolved-only lift is shown"),
     "srm_warning": (2, "the split of the arms is unlikely under the planned share (exact p < 0.001)"),
-    "no_delivery_logged": (2, "no delivery is logged: as far as the logs tell this is an A/A replay, in which a "
-                              "difference can only be chance or a broken instrument"),
+    "no_delivery_logged": (
+        2,
+        "no delivery is logged: as far as the logs tell this is an A/A replay, in which a "
+        "difference can only be chance or a broken instrument",
+    ),
     "holdout_delivered": (2, "holdout loops that got the intervention: {}"),
     "treated_not_delivered": (2, "treated loops that did not get the intervention: {}"),
     "delivered_without_loop": (2, "deliveries without a loop: {}"),
     "loops_only_in_log": (2, "loops that the log detected and the replay did not: {}"),
     "loops_only_in_replay": (2, "loops that the replay detected and the log did not: {}"),
+    "unclassified": (1, "steps of a tool in no class (`loopstats tools` names it): {}"),
+    "unknown_outcomes": (1, "steps of unknown outcome: {}"),
+    "untimed_steps": (1, "steps without a time: {}"),
+    "rejects": (1, "lines or records that could not be read: {}"),
     "late_enrolment": (2, "sessions named by the experiment only at or after a detection, left out: {}"),
     "sign_depends_on_unresolved": (2, "the sign of the lift depends on what the unresolved loops would have become"),
-    "interference": (2, "holdout loops break at another rate after a treated loop of their session: interventions may "
-                        "reach the holdout"),
-    "first_loop_differs": (2, "the lift of each session's first loop lies outside the interval: think of assigning "
-                              "whole sessions"),
+    "interference": (
+        2,
+        "holdout loops break at another rate after a treated loop of their session: interventions may "
+        "reach the holdout",
+    ),
+    "first_loop_differs": (
+        2,
+        "the lift of each session's first loop lies outside the interval: think of assigning whole sessions",
+    ),
     "rule_digest_differs": (1, "the logs were written under rule digest {}, this replay uses {}"),
-    "epochs_stratified": (2, "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
-                             "plain difference of the rates"),
+    "epochs_stratified": (
+        2,
+        "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
+        "plain difference of the rates",
+    ),
     "filtered": (1, "a part of the experiment, chosen by a filter: a verdict found by looking for it is no evidence"),
     "no_loops": (1, "no strategy loop is known at the as-of"),
     "no_enrolled_session": (1, "no session is enrolled in an experiment: this is an A/A replay"),
     "untimed": (1, "loops without a time, counted all the same: {}"),
     "pending": (1, "loops younger than the maturity time, not counted yet: {}"),
 }
+
+
+def quality(steps: pl.LazyFrame, sources: pl.DataFrame, as_of_us: int) -> tuple[Notice, ...]:
+    """METHOD 11: what the numbers rest on; unclassified tools, unknown outcomes and untimed steps, and rejected records.
+
+    `steps`: tables.STEPS, those known at the as-of and those without a time. `sources`: tables.SOURCES as it is now.
+    """
+    at = pl.col("ts").dt.epoch("us")
+    total, other, unknown, untimed = (
+        steps.filter(at.is_null() | (at <= as_of_us))
+        .select(
+            pl.len(),
+            (pl.col("kind") == "other").sum(),
+            (pl.col("outcome") == "unknown").sum(),
+            pl.col("ts").is_null().sum(),
+        )
+        .collect()
+        .row(0)
+    )
+    rejected = int(sources["count_rejected"].sum())
+    read = int(sources["count_read"].sum())
+    counts = (
+        ("unclassified", other, total),
+        ("unknown_outcomes", unknown, total),
+        ("untimed_steps", untimed, total),
+        ("rejects", rejected, read),
+    )
+    return tuple(_notice(code, "", Rate(x, n)) for code, x, n in counts)
 
 
 def _notice(code: str, experiment: str, *values: object) -> Notice:
@@ -1562,8 +1766,9 @@ def _integrity(question: _Question, checks: ExperimentAudit, facts: pl.DataFrame
 # --- loop rates ------------------------------------------------------------------------------------------------------
 
 
-def loop_rates(loops: pl.DataFrame, steps: pl.DataFrame, *, as_of_us: int, since_us: int | None = None,
-               until_us: int | None = None) -> LoopRates:
+def loop_rates(
+    loops: pl.DataFrame, steps: pl.DataFrame, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None
+) -> LoopRates:
     """METHOD 10: runs with a strategy loop of those with at least 3 attempts, and loops per 1,000 attempts.
 
     `steps` needs run_id, kind, actor, outcome, ts. Attempts and loops are those of [since, until) up to the as-of; rows

@@ -216,8 +216,7 @@ KEEP_SIGNS = ("exit", "code", "status", "errno", "http", "error")
 COUNT_SIGNS = ("fail", "error", "problem", "issue", "broken")
 # A number of failures may follow these; after any other word ("attempt 3 failed") it names one thing and is masked.
 COUNT_AFTER = frozenset(
-    "found with and had has have total of got but or collected reported generated to detected contains these following ran"
-    " showing encountered produced created is are were was the summary tests suites files executed completed examples in".split()
+    ["found", "with", "and", "had", "has", "have", "total", "of", "got", "but", "or", "collected", "reported", "generated", "to", "detected", "contains", "these", "following", "ran", "showing", "encountered", "produced", "created", "is", "are", "were", "was", "the", "summary", "tests", "suites", "files", "executed", "completed", "examples", "in"]
 )
 # Families of error codes, upper case, with the least and the greatest number of digits.
 FAMILIES = {
@@ -232,22 +231,7 @@ FAMILIES = {
     "ORA": (5, 5), "GHC": (5, 5), "CVE": (4, 4), "PGRST": (3, 3), "JSON": (4, 4), "YN": (4, 4), "AADSTS": (5, 7),
 }  # fmt: skip
 ERRNO = frozenset(
-    (
-        "E2BIG|EACCES|EADDRINUSE|EADDRNOTAVAIL|EAFNOSUPPORT|EAGAIN|EALREADY|EBADF|EBADMSG|EBUSY|ECANCELED"
-        "|ECHILD|ECONNABORTED|ECONNREFUSED"
-        "|ECONNRESET|EDEADLK|EDESTADDRREQ|EDOM|EDQUOT|EEXIST|EFAULT|EFBIG|EHOSTDOWN|EHOSTUNREACH|EIDRM|EILSEQ"
-        "|EINPROGRESS|EINTR|EINVAL|EIO"
-        "|EISCONN|EISDIR|ELOOP|EMFILE|EMLINK|EMSGSIZE|ENAMETOOLONG|ENETDOWN|ENETRESET|ENETUNREACH|ENFILE"
-        "|ENOBUFS|ENODATA|ENODEV|ENOENT|ENOEXEC"
-        "|ENOLCK|ENOMEM|ENOMSG|ENOPROTOOPT|ENOSPC|ENOSR|ENOSYS|ENOTCONN|ENOTDIR|ENOTEMPTY|ENOTSOCK|ENOTSUP"
-        "|ENOTTY|ENXIO|EOPNOTSUPP|EOVERFLOW"
-        "|EPERM|EPIPE|EPROTO|EPROTONOSUPPORT|EPROTOTYPE|ERANGE|EROFS|ESHUTDOWN|ESPIPE|ESRCH|ESTALE|ETIME"
-        "|ETIMEDOUT|ETXTBSY|EWOULDBLOCK|EXDEV"
-        "|ENOTFOUND|EAI_AGAIN|EAI_FAIL|EAI_NONAME|ESOCKETTIMEDOUT|ERESOLVE|ELIFECYCLE|EJSONPARSE|EUSAGE"
-        "|EBADENGINE|EBADPLATFORM|EINTEGRITY"
-        "|ETARGET|ENEEDAUTH|EOTP|EPUBLISHCONFLICT|ENOWORKSPACES|EUNSUPPORTEDPROTOCOL|EINVALIDTAGNAME"
-        "|ENOVERSIONS|ENOLOCK"
-    ).split("|")
+    ["E2BIG", "EACCES", "EADDRINUSE", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAGAIN", "EALREADY", "EBADF", "EBADMSG", "EBUSY", "ECANCELED", "ECHILD", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EDEADLK", "EDESTADDRREQ", "EDOM", "EDQUOT", "EEXIST", "EFAULT", "EFBIG", "EHOSTDOWN", "EHOSTUNREACH", "EIDRM", "EILSEQ", "EINPROGRESS", "EINTR", "EINVAL", "EIO", "EISCONN", "EISDIR", "ELOOP", "EMFILE", "EMLINK", "EMSGSIZE", "ENAMETOOLONG", "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENFILE", "ENOBUFS", "ENODATA", "ENODEV", "ENOENT", "ENOEXEC", "ENOLCK", "ENOMEM", "ENOMSG", "ENOPROTOOPT", "ENOSPC", "ENOSR", "ENOSYS", "ENOTCONN", "ENOTDIR", "ENOTEMPTY", "ENOTSOCK", "ENOTSUP", "ENOTTY", "ENXIO", "EOPNOTSUPP", "EOVERFLOW", "EPERM", "EPIPE", "EPROTO", "EPROTONOSUPPORT", "EPROTOTYPE", "ERANGE", "EROFS", "ESHUTDOWN", "ESPIPE", "ESRCH", "ESTALE", "ETIME", "ETIMEDOUT", "ETXTBSY", "EWOULDBLOCK", "EXDEV", "ENOTFOUND", "EAI_AGAIN", "EAI_FAIL", "EAI_NONAME", "ESOCKETTIMEDOUT", "ERESOLVE", "ELIFECYCLE", "EJSONPARSE", "EUSAGE", "EBADENGINE", "EBADPLATFORM", "EINTEGRITY", "ETARGET", "ENEEDAUTH", "EOTP", "EPUBLISHCONFLICT", "ENOWORKSPACES", "EUNSUPPORTEDPROTOCOL", "EINVALIDTAGNAME", "ENOVERSIONS", "ENOLOCK"]
 )
 # Identifiers that are an error code, in the order of their names; of several in a line the leftmost counts.
 CODES = (
@@ -763,7 +747,7 @@ def tables() -> str:
         rows: list[object] = (
             list(table.items()) if isinstance(table, dict) else list(table) if isinstance(table, tuple) else [table]
         )
-        lines += [f"{name}\t{ascii(row)}" for row in rows]
+        lines += [f"{name}\t{row!a}" for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -983,9 +967,13 @@ def _traceback(text: str) -> tuple[int, str] | None:
             body = line[len(prefix) :] if line.startswith(prefix) else line
             if body.startswith((" ", "\t")):
                 seen_frame = True
-            elif place > start and body and _rx("exception_line").fullmatch(body[:MATCH_CAP].rstrip()):
-                if seen_frame or body.partition(":")[0].endswith(("Error", "Exception")):
-                    return place, body.strip()
+            elif (
+                place > start
+                and body
+                and _rx("exception_line").fullmatch(body[:MATCH_CAP].rstrip())
+                and (seen_frame or body.partition(":")[0].endswith(("Error", "Exception")))
+            ):
+                return place, body.strip()
             place += len(line) + 1
     at = text.rfind("\nCaused by: ")
     if at >= 0 and "\n\tat " in text:
@@ -1298,7 +1286,7 @@ def _str(text: str) -> str:
     # A quotation may hide the end of another one, so look again until nothing is left to find.
     for _ in range(16):
         before, text = text, _rx("str").sub(_MARK["str"], text)
-        if text == before or "'" not in text and "`" not in text and '"' not in text:
+        if text == before or ("'" not in text and "`" not in text and '"' not in text):
             break
     return text
 
@@ -1339,9 +1327,9 @@ def _is_kept(text: str, start: int, end: int) -> bool:
             at -= 1
         bounds = FAMILIES.get(letters[at:].upper())
         alone = at == 0 or not (letters[at - 1].isalnum() or letters[at - 1] == "_" or letters[at - 1] >= "\ue000")
-        if bounds and alone and bounds[0] <= end - start <= bounds[1]:
-            if not (following.isalnum() or following == "_" or "\ue000" <= following <= "\ue01f"):
-                return True
+        is_over = not (following.isalnum() or following == "_" or "\ue000" <= following <= "\ue01f")
+        if bounds and alone and bounds[0] <= end - start <= bounds[1] and is_over:
+            return True
     if "a" <= following <= "z" or following == "_":
         return False
     at = max([before.rfind(sign) for sign in KEEP_SIGNS])

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
 Tables = Mapping[str, pl.DataFrame]
 NAMES = (
-    "steps", "turns", "sessions", "guards", "results", "loops", "drifts", "echoes", "ghosts", "chases", "bypasses", "resets",
+    "steps",
+    "turns",
+    "sessions",
+    "guards",
+    "results",
+    "loops",
+    "drifts",
+    "echoes",
+    "ghosts",
+    "chases",
+    "bypasses",
+    "resets",
     "runs",
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,38 +56,59 @@ def tables_as_of(snapshot: Snapshot, as_of_us: int) -> dict[str, pl.DataFrame]:
     ends = steps.group_by("run_id").agg(pl.col("step").max().alias("last_known"))
     is_decided = (pl.col("outcome_at") <= at).fill_null(True)
     tables["loops"] = (
-        tables["loops"].filter((pl.col("detected_at") <= at).fill_null(True)).join(ends, on="run_id", how="left", maintain_order="left")
-        .with_columns(pl.when(is_decided).then(pl.col("outcome_step")).alias("outcome_step"), pl.coalesce("last_known", "last_step").alias("last_step"))
+        tables["loops"]
+        .filter((pl.col("detected_at") <= at).fill_null(True))
+        .join(ends, on="run_id", how="left", maintain_order="left")
+        .with_columns(
+            pl.when(is_decided).then(pl.col("outcome_step")).alias("outcome_step"),
+            pl.coalesce("last_known", "last_step").alias("last_step"),
+        )
         .drop("last_known")
     )
     tables |= {
-        "drifts": drift.drifts(steps, turns), "echoes": drift.echoes(steps, turns), "ghosts": audits.ghosts(steps, guards, turns),
-        "chases": audits.chases(steps, turns), "bypasses": audits.bypasses(steps, guards, turns), "resets": audits.resets(steps, guards, turns),
+        "drifts": drift.drifts(steps, turns),
+        "echoes": drift.echoes(steps, turns),
+        "ghosts": audits.ghosts(steps, guards, turns),
+        "chases": audits.chases(steps, turns),
+        "bypasses": audits.bypasses(steps, guards, turns),
+        "resets": audits.resets(steps, guards, turns),
     }
-    tables["runs"] = runs.evaluate(steps, turns, tables["sessions"], known["results"], drift.frozen_stretches(steps), tables)
+    tables["runs"] = runs.evaluate(
+        steps, turns, tables["sessions"], known["results"], drift.frozen_stretches(steps), tables
+    )
     return tables
 
 
 def chosen(tables: Tables, interval: Interval, filters: Filters) -> dict[str, pl.DataFrame]:
-    """The tables of the runs that ended in the interval and meet the filters; `--where` is over the columns of `runs`."""
+    """The tables of the runs that ended in the interval and meet the filters; `--where` sees the columns of `runs`."""
     if filters.tools:
-        raise UsageError("--tool: a run has many tools; use it with drift or waste, or --where over the columns of runs")
+        raise UsageError(
+            "--tool: a run has many tools; use it with drift or waste, or --where over the columns of runs"
+        )
     kept = query.choose(tables["runs"], interval, filters, "last_at")
     ids = kept.select("run_id")
-    return {name: kept if name == "runs" else frame.join(ids, on="run_id", how="semi", maintain_order="left") if "run_id" in frame.columns else frame
-            for name, frame in tables.items()}
+    return {
+        name: kept
+        if name == "runs"
+        else frame.join(ids, on="run_id", how="semi", maintain_order="left")
+        if "run_id" in frame.columns
+        else frame
+        for name, frame in tables.items()
+    }
 
 
 def drifts(tables: Tables, interval: Interval, filters: Filters, is_all: bool) -> tuple[pl.DataFrame, str]:
-    """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and in words the
-    share of the runs that ended in the interval and are long enough for a window, whatever `--tool` and `--where` say."""
+    """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and in words
+    the share of the runs that ended in the interval and are long enough, whatever `--tool` and `--where` say."""
     frame = query.choose(tables["drifts"], interval, filters, "detected_at")
     shown = frame if is_all else frame.filter(pl.col("rule") == drift.DRIFT_1)
     ended = query.choose(tables["runs"], interval, replace(filters, tools=(), where=None), "last_at")
     long_enough = ended.filter(pl.col("count_steps") >= drift.WINDOW)
     rate = Rate(long_enough.filter(pl.col("count_drifts") > 0).height, long_enough.height)
     text = f"{drift.DRIFT_1} in {rate} runs with {drift.WINDOW} steps or more"
-    return shown.sort("detected_at", "run_id", "rule", "first_step", descending=[True, False, False, False], nulls_last=True), text
+    return shown.sort(
+        "detected_at", "run_id", "rule", "first_step", descending=[True, False, False, False], nulls_last=True
+    ), text
 
 
 def audit(tables: Tables, is_all: bool) -> pl.DataFrame:
@@ -93,17 +125,23 @@ def wasted(tables: Tables, interval: Interval, filters: Filters, by: Sequence[st
     """Totals of the wasted turns of the interval, by columns of `waste.WASTE_BY`; and their coverage in words."""
     turns = waste.wasted_turns(waste.stretches_of(tables["loops"], tables["drifts"]), tables["steps"], tables["turns"])
     turns = query.choose(turns, interval, filters, "ts")
-    everything = query.choose(tables["turns"], Interval(interval.as_of_us, interval.since_us, interval.until_us, interval.tz), query.Filters(), "ts")
+    everything = query.choose(
+        tables["turns"],
+        Interval(interval.as_of_us, interval.since_us, interval.until_us, interval.tz),
+        query.Filters(),
+        "ts",
+    )
     total = waste.waste(turns, everything).row(0, named=True)
     text = (
         f"{total['count_turns']} turns in {total['count_runs']} runs, each counted once; tokens told for "
-        f"{Rate(total['count_turns_told'], total['count_turns'])}, price known for {Rate(total['count_turns_priced'], total['count_turns'])}"
+        f"{Rate(total['count_turns_told'], total['count_turns'])}, price known for "
+        f"{Rate(total['count_turns_priced'], total['count_turns'])}"
     )
     return waste.waste(turns, everything, by), text
 
 
 def compared(table: pl.DataFrame, a: str, b: str, by: str, interval: Interval, zone: tzinfo) -> compare.Compared:
-    """Runs with `a` in the column `by` against those with `b`; by `period` each is `START..END` in the words of --since."""
+    """Runs with `a` in the column `by` against those with `b`; by `period` each is `START..END` as --since has it."""
     if by == "period":
         sides = [_period(table, text, interval, zone) for text in (a, b)]
     elif by in compare.GROUPS:
@@ -112,7 +150,11 @@ def compared(table: pl.DataFrame, a: str, b: str, by: str, interval: Interval, z
         raise UsageError(f"runs --compare --by {by}: use one of period, {', '.join(compare.GROUPS)}")
     for value, side in zip((a, b), sides, strict=True):
         if not side.height:
-            known = "" if by == "period" else "; there are: " + ", ".join(table[by].drop_nulls().unique().sort().head(10).to_list())
+            known = (
+                ""
+                if by == "period"
+                else "; there are: " + ", ".join(table[by].drop_nulls().unique().sort().head(10).to_list())
+            )
             raise NothingError(f"no run has {by} {value!r}{known}")
     return compare.compare(sides[0], sides[1], a, b)
 
@@ -138,9 +180,15 @@ def climbed(policy: ladder.Policy, tables: Tables) -> tuple[pl.DataFrame, pl.Dat
     done = ladder.replay(policy, tables["steps"], tables["guards"], tables["turns"])
     schema: dict[str, Any] = {"run_id": pl.String, "step": pl.Int64, "detail": pl.String}
     faults = pl.DataFrame(done.fault_rows(), schema_overrides=schema)
-    tiers = pl.DataFrame(done.tier_rows(), schema_overrides={
-        "cleared_first_by": pl.String, "median_first_step": pl.Float64, "tokens_left": pl.Int64, "cost_left_micros": pl.Int64,
-    })
+    tiers = pl.DataFrame(
+        done.tier_rows(),
+        schema_overrides={
+            "cleared_first_by": pl.String,
+            "median_first_step": pl.Float64,
+            "tokens_left": pl.Int64,
+            "cost_left_micros": pl.Int64,
+        },
+    )
     named = done.named()
     text = f"policy {policy.name}: {done.count_cycles} cycles of {done.count_runs} runs; " + (
         f"faults ({len(named)}): {', '.join(named)}" if named else "no fault"

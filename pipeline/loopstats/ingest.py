@@ -168,7 +168,7 @@ class _Capped(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._ready and not self._is_ended:
             self._fill()
-        data, self._ready = self._ready[: len(buffer)], self._ready[len(buffer):]
+        data, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
         buffer[: len(data)] = data
         return len(data)
 
@@ -179,9 +179,11 @@ class _Capped(io.RawIOBase):
         if self._inflater is None:
             piece = piece.lstrip(b"\x00") if self._is_gzip else piece
             if piece:
-                self._inflater = zlib.decompressobj(31) if self._is_gzip else zstandard.ZstdDecompressor(
-                    max_window_size=1 << 27
-                ).decompressobj()
+                self._inflater = (
+                    zlib.decompressobj(31)
+                    if self._is_gzip
+                    else zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+                )
         if self._inflater is None:
             self._is_ended = is_at_end
             return
@@ -287,7 +289,12 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
             body = body if body is not None else whole()
             row["tail_sha256"] = hashlib.sha256(body or b"").hexdigest()
             if before and before["format"] == fmt.name and before["tail_sha256"] == row["tail_sha256"]:
-                touched = {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns, "inode": found.inode, "is_gone": 0}
+                touched = {
+                    "size_bytes": found.size_bytes,
+                    "mtime_ns": found.mtime_ns,
+                    "inode": found.inode,
+                    "is_gone": 0,
+                }
                 return Reading(before | touched, {}, is_anew=False)
             return _read_container(found, fmt, row, head, body, tool_rows)
         file.seek(0)
@@ -316,10 +323,28 @@ def _why_unknown(head: bytes, is_named: bool) -> str | None:
 
 def _blank_row(found: Found, source_id: int) -> dict[str, Any]:
     return {
-        "source_id": source_id, "path": found.path, "source_file": found.source_file, "format": "",
-        "is_experimental": 0, "is_gone": 0, "is_superseded": 0, "size_bytes": 0, "mtime_ns": 0, "inode": found.inode,
-        "offset": 0, "tail_sha256": "", "chain": "", "count_lines": 0, "is_line_open": 0, "order_us": None,
-        "order_sha256": "", "state": "{}", "count_carrying": 0, "count_waiting": 0, "nothing_types": "{}", "folded": "{}",
+        "source_id": source_id,
+        "path": found.path,
+        "source_file": found.source_file,
+        "format": "",
+        "is_experimental": 0,
+        "is_gone": 0,
+        "is_superseded": 0,
+        "size_bytes": 0,
+        "mtime_ns": 0,
+        "inode": found.inode,
+        "offset": 0,
+        "tail_sha256": "",
+        "chain": "",
+        "count_lines": 0,
+        "is_line_open": 0,
+        "order_us": None,
+        "order_sha256": "",
+        "state": "{}",
+        "count_carrying": 0,
+        "count_waiting": 0,
+        "nothing_types": "{}",
+        "folded": "{}",
         "repair_kinds": "{}",
     }
 
@@ -345,8 +370,15 @@ def _tail(file: BinaryIO, offset: int) -> str:
     return hashlib.sha256(file.read(offset - start)).hexdigest()
 
 
-def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: Format, before: dict[str, Any],
-                source_id: int, tool_rows: dict[str, str]) -> Reading:
+def _read_lines(
+    found: Found,
+    stream: BinaryIO,
+    capped: _Capped | None,
+    fmt: Format,
+    before: dict[str, Any],
+    source_id: int,
+    tool_rows: dict[str, str],
+) -> Reading:
     state = json.loads(before["state"])
     reader = fmt.reader(Source(found.path), state.get("reader"))
     emit = Emit(fmt, source_id, state.get("pending"), tool_rows)
@@ -428,18 +460,31 @@ def _read_lines(found: Found, stream: BinaryIO, capped: _Capped | None, fmt: For
         with contextlib.closing(_open(found.path)) as again:
             tail = _tail(again, offset)
     row = before | {
-        "source_file": before["source_file"], "is_gone": 0, "size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns,
-        "inode": found.inode, "offset": offset, "tail_sha256": tail, "chain": chain, "count_lines": number,
-        "is_line_open": int(is_open), "order_us": before["order_us"] if before["order_us"] is not None else emit.first_ts,
-        "order_sha256": order_sha, "state": _dump({"reader": reader.state, "pending": emit.pending}),
-        "count_carrying": before["count_carrying"] + emit.lines_used, "count_waiting": waiting, "nothing_types": _dump(nothing),
-        "folded": _dump(folded), "repair_kinds": _dump(repairs),
+        "source_file": before["source_file"],
+        "is_gone": 0,
+        "size_bytes": found.size_bytes,
+        "mtime_ns": found.mtime_ns,
+        "inode": found.inode,
+        "offset": offset,
+        "tail_sha256": tail,
+        "chain": chain,
+        "count_lines": number,
+        "is_line_open": int(is_open),
+        "order_us": before["order_us"] if before["order_us"] is not None else emit.first_ts,
+        "order_sha256": order_sha,
+        "state": _dump({"reader": reader.state, "pending": emit.pending}),
+        "count_carrying": before["count_carrying"] + emit.lines_used,
+        "count_waiting": waiting,
+        "nothing_types": _dump(nothing),
+        "folded": _dump(folded),
+        "repair_kinds": _dump(repairs),
     }
     return Reading(row, emit.rows, rejects, is_anew=before["offset"] == 0)
 
 
-def _feed(reader: Any, objects: list[dict[str, Any]], emit: Emit, number: int,
-          reject: Callable[[str, str], None], line: bytes) -> bool:
+def _feed(
+    reader: Any, objects: list[dict[str, Any]], emit: Emit, number: int, reject: Callable[[str, str], None], line: bytes
+) -> bool:
     emit.at(number)
     try:
         for item in objects:
@@ -456,8 +501,9 @@ def _feed(reader: Any, objects: list[dict[str, Any]], emit: Emit, number: int,
     return True
 
 
-def _read_container(found: Found, fmt: Format, row: dict[str, Any], head: Head, body: bytes | None,
-                    tool_rows: dict[str, str]) -> Reading:
+def _read_container(
+    found: Found, fmt: Format, row: dict[str, Any], head: Head, body: bytes | None, tool_rows: dict[str, str]
+) -> Reading:
     source_id = row["source_id"]
     row = row | {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
     if body is None:
@@ -481,8 +527,11 @@ def _read_container(found: Found, fmt: Format, row: dict[str, Any], head: Head, 
     count_rejected = sum(1 for reject in rejects if reject[1])
     count = emit.lines_used + sum(emit.nothing_types.values()) + sum(emit.fold_reasons.values()) + count_rejected
     row |= {
-        "order_us": emit.first_ts, "order_sha256": hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
-        "count_lines": count, "count_carrying": emit.lines_used, "nothing_types": _dump(emit.nothing_types),
+        "order_us": emit.first_ts,
+        "order_sha256": hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
+        "count_lines": count,
+        "count_carrying": emit.lines_used,
+        "nothing_types": _dump(emit.nothing_types),
         "folded": _dump(emit.fold_reasons),
     }
     return Reading(row, emit.rows, rejects)
@@ -534,8 +583,10 @@ def plan(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> tuple[list
     todo, count_same = [], 0
     for file in found:
         row = known.get(file.path)
-        if row is not None and not row["is_gone"] and (
-            (row["size_bytes"], row["mtime_ns"], row["inode"]) == (file.size_bytes, file.mtime_ns, file.inode)
+        if (
+            row is not None
+            and not row["is_gone"]
+            and ((row["size_bytes"], row["mtime_ns"], row["inode"]) == (file.size_bytes, file.mtime_ns, file.inode))
         ):
             count_same += 1
         else:

@@ -30,8 +30,11 @@ TIER_BLOCK = 3
 SPECIAL_SHARE = 0.9
 POLICIES = ("careful", "faulty")
 _SECTIONS: dict[str, tuple[str, ...]] = {
-    "tiers": TIERS, "reset": ("by", "count"), "ttl_s": ("tier_1", "tier_2", "tier_3", "tier_4", "override"),
-    "precedence": ("override_lifts_up_to",), "special": ("kinds", "guards"),
+    "tiers": TIERS,
+    "reset": ("by", "count"),
+    "ttl_s": ("tier_1", "tier_2", "tier_3", "tier_4", "override"),
+    "precedence": ("override_lifts_up_to",),
+    "special": ("kinds", "guards"),
 }
 RESEARCH = "research"
 
@@ -84,19 +87,32 @@ def _policy(data: dict[str, Any]) -> Policy:
     sections = {name: _section(data, name, known) for name, known in _SECTIONS.items()}
     tiers = tuple(_whole(sections["tiers"], "tiers", name, 1) for name in TIERS)
     if list(tiers) != sorted(set(tiers)):
-        raise UsageError("tiers: each must be greater than the one before: warn, warn_harder, block_research, hand_over")
+        raise UsageError(
+            "tiers: each must be greater than the one before: warn, warn_harder, block_research, hand_over"
+        )
     reset_by = sections["reset"].get("by")
     if reset_by not in RESETS:
         raise UsageError(f"reset.by: {reset_by!r} is not known; use one of {', '.join(RESETS)}")
-    ttl = {name: None if name not in sections["ttl_s"] else _whole(sections["ttl_s"], "ttl_s", name, 1) * 1_000_000 for name in _SECTIONS["ttl_s"]}
+    ttl = {
+        name: None if name not in sections["ttl_s"] else _whole(sections["ttl_s"], "ttl_s", name, 1) * 1_000_000
+        for name in _SECTIONS["ttl_s"]
+    }
     special = {name: _texts(sections["special"].get(name, []), f"special.{name}") for name in ("kinds", "guards")}
     if bad := sorted(special["kinds"] - set(KINDS)):
         raise UsageError(f"special.kinds: {bad[0]!r} is no kind; use one of {', '.join(KINDS)}")
     lifts = _whole({"override_lifts_up_to": 0} | sections["precedence"], "precedence", "override_lifts_up_to", 0)
     return Policy(
-        str(data.get("name", "policy")), str(data.get("about", "")), (tiers[0], tiers[1], tiers[2], tiers[3]), reset_by,
-        _whole({"count": 1} | sections["reset"], "reset", "count", 1), (ttl["tier_1"], ttl["tier_2"], ttl["tier_3"], ttl["tier_4"]),
-        ttl["override"], lifts, special["kinds"], special["guards"], _classes(data.get("classes", {"by": "kind"})),
+        str(data.get("name", "policy")),
+        str(data.get("about", "")),
+        (tiers[0], tiers[1], tiers[2], tiers[3]),
+        reset_by,
+        _whole({"count": 1} | sections["reset"], "reset", "count", 1),
+        (ttl["tier_1"], ttl["tier_2"], ttl["tier_3"], ttl["tier_4"]),
+        ttl["override"],
+        lifts,
+        special["kinds"],
+        special["guards"],
+        _classes(data.get("classes", {"by": "kind"})),
     )
 
 
@@ -129,7 +145,7 @@ def _classes(section: Any) -> dict[str, str] | None:
         raise UsageError('classes: write [classes] with by = "kind", or by = "tool" and a list of tools for each class')
     if by == "kind":
         if len(section) > 1:
-            raise UsageError('classes: with by = "kind" every step has the class of what it does; drop the lists or write by = "tool"')
+            raise UsageError('classes: with by = "kind" no tool is listed; drop the lists, or write by = "tool"')
         return None
     return {tool: name for name, tools in section.items() if name != "by" for tool in _texts(tools, f"classes.{name}")}
 
@@ -139,7 +155,7 @@ def _classes(section: Any) -> dict[str, str] | None:
 
 @dataclass
 class _Cycle:
-    """One cycle: (step, tool, kind, outcome, is_productive) of each of its steps, its last time, guards raised in it."""
+    """One cycle: (step, tool, kind, outcome, is_productive) of each step, its last time, guards raised in it."""
 
     steps: list[tuple[int, str, str, str, bool | None]] = field(default_factory=list)
     at: int | None = None
@@ -219,10 +235,18 @@ class Replay:
         rows = []
         for name, tally in self.faults.items():
             detail = ", ".join(sorted(self.tools_without_class)) if name == "tool_without_class" else ""
-            rows.append({
-                "fault": name, "is_fault": name in named, "x": tally.x, "n": tally.n, "about": FAULTS[name], "run_id": tally.run_id,
-                "step": tally.step, "detail": detail or None,
-            })
+            rows.append(
+                {
+                    "fault": name,
+                    "is_fault": name in named,
+                    "x": tally.x,
+                    "n": tally.n,
+                    "about": FAULTS[name],
+                    "run_id": tally.run_id,
+                    "step": tally.step,
+                    "detail": detail or None,
+                }
+            )
         return rows
 
     def tier_rows(self) -> list[dict[str, Any]]:
@@ -232,28 +256,52 @@ class Replay:
         rows = []
         for number, name in enumerate(TIERS, 1):
             part = self.tiers.filter(pl.col("tier") == number)
-            cleared = part.filter(pl.col("count_cleared") > 0).group_by("cleared_by").len().sort("len", "cleared_by", descending=[True, False])
+            cleared = (
+                part.filter(pl.col("count_cleared") > 0)
+                .group_by("cleared_by")
+                .len()
+                .sort("len", "cleared_by", descending=[True, False])
+            )
             priced = part.filter(pl.col("cost_left_micros").is_not_null())
-            rows.append({
-                "tier": number, "name": name, "after_cycles": self.policy.tiers[number - 1], "runs_fired": part.height, "n_runs": self.count_runs,
-                "runs_in_log": self.tiers_in_log.get(number, 0), "count_fired": int(part["count_fired"].sum()),
-                "count_cleared": int(part["count_cleared"].sum()), "cleared_first_by": ", ".join(f"{by} {n}" for by, n in cleared.iter_rows()) or None,
-                "count_lifted": int(part["count_lifted"].sum()), "median_first_step": part["first_step"].median(),
-                "steps_left": int(part["steps_left"].sum()), "tokens_left": int(part["tokens_left"].sum()) if part["tokens_left"].is_not_null().any() else None,
-                "cost_left_micros": int(priced["cost_left_micros"].sum()) if priced.height else None, "n_priced": priced.height,
-            })
+            rows.append(
+                {
+                    "tier": number,
+                    "name": name,
+                    "after_cycles": self.policy.tiers[number - 1],
+                    "runs_fired": part.height,
+                    "n_runs": self.count_runs,
+                    "runs_in_log": self.tiers_in_log.get(number, 0),
+                    "count_fired": int(part["count_fired"].sum()),
+                    "count_cleared": int(part["count_cleared"].sum()),
+                    "cleared_first_by": ", ".join(f"{by} {n}" for by, n in cleared.iter_rows()) or None,
+                    "count_lifted": int(part["count_lifted"].sum()),
+                    "median_first_step": part["first_step"].median(),
+                    "steps_left": int(part["steps_left"].sum()),
+                    "tokens_left": int(part["tokens_left"].sum()) if part["tokens_left"].is_not_null().any() else None,
+                    "cost_left_micros": int(priced["cost_left_micros"].sum()) if priced.height else None,
+                    "n_priced": priced.height,
+                }
+            )
         return rows
 
 
 _TIER_SCHEMA = {
-    "run_id": pl.String(), "session_id": pl.String(), "tier": pl.Int64(), "first_step": pl.Int64(), "first_at": pl.Datetime("us", "UTC"),
-    "count_fired": pl.Int64(), "count_cleared": pl.Int64(), "cleared_step": pl.Int64(), "cleared_by": pl.String(),
-    "count_lifted": pl.Int64(), "steps_left": pl.Int64(),
+    "run_id": pl.String(),
+    "session_id": pl.String(),
+    "tier": pl.Int64(),
+    "first_step": pl.Int64(),
+    "first_at": pl.Datetime("us", "UTC"),
+    "count_fired": pl.Int64(),
+    "count_cleared": pl.Int64(),
+    "cleared_step": pl.Int64(),
+    "cleared_by": pl.String(),
+    "count_lifted": pl.Int64(),
+    "steps_left": pl.Int64(),
 }
 
 
 def replay(policy: Policy, steps: pl.DataFrame, guards: pl.DataFrame, turns: pl.DataFrame) -> Replay:
-    """Walk every run of `steps` (STEPS) under `policy`. `guards` say which cycles are special and which repairs failed."""
+    """Walk every run of `steps` (STEPS) under `policy`; `guards` tell special cycles and failed repairs."""
     faults = {name: Tally() for name in FAULTS}
     unclassed: dict[str, int] = {}
     rows: list[tuple[Any, ...]] = []
@@ -263,27 +311,59 @@ def replay(policy: Policy, steps: pl.DataFrame, guards: pl.DataFrame, turns: pl.
         count_cycles += len(cycles)
         tiers = _walk(policy, run_id, cycles, faults, unclassed)
         rows.extend(
-            (run_id, session_id, number, t.first_step, t.first_at, t.fired, t.cleared, t.cleared_step, t.cleared_by, t.lifted, last_step - t.first_step)
-            for number, t in enumerate(tiers, 1) if t.first_step is not None
+            (
+                run_id,
+                session_id,
+                number,
+                t.first_step,
+                t.first_at,
+                t.fired,
+                t.cleared,
+                t.cleared_step,
+                t.cleared_by,
+                t.lifted,
+                last_step - t.first_step,
+            )
+            for number, t in enumerate(tiers, 1)
+            if t.first_step is not None
         )
     for ttl in (*policy.ttl_us, policy.override_ttl_us):
         faults["state_without_end"].add(ttl is None, "", 0)
-    for run_id, event, step in guards.filter(pl.col("event").is_in(["heal", "heal_failed"])).select(
-        "run_id", "event", pl.col("step").fill_null(0)
-    ).iter_rows():
+    for run_id, event, step in (
+        guards.filter(pl.col("event").is_in(["heal", "heal_failed"]))
+        .select("run_id", "event", pl.col("step").fill_null(0))
+        .iter_rows()
+    ):
         faults["repair_failed"].add(event == "heal_failed", run_id, step)
     schema = {n: (pl.Int64() if isinstance(t, pl.Datetime) else t) for n, t in _TIER_SCHEMA.items()}
-    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(pl.from_epoch("first_at", "us").dt.replace_time_zone("UTC"))
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(
+        pl.from_epoch("first_at", "us").dt.replace_time_zone("UTC")
+    )
     shown = guards.filter(pl.col("tier").is_not_null()).select("run_id", "tier").unique().group_by("tier").len()
-    return Replay(policy, _left(frame, steps, turns), faults, unclassed, count_runs, count_cycles, dict(shown.iter_rows()))
+    return Replay(
+        policy, _left(frame, steps, turns), faults, unclassed, count_runs, count_cycles, dict(shown.iter_rows())
+    )
 
 
 def _runs(steps: pl.DataFrame, guards: pl.DataFrame) -> Iterator[tuple[str, str, int, list[_Cycle]]]:
-    raised = guards.filter(pl.col("event").is_in(["raise", "override"]) & pl.col("name").is_not_null()).sort("run_id", "guard")
+    raised = guards.filter(pl.col("event").is_in(["raise", "override"]) & pl.col("name").is_not_null()).sort(
+        "run_id", "guard"
+    )
     by_run: dict[str, list[tuple[int, str]]] = {}
     for run_id, step, name in raised.select("run_id", pl.col("step").fill_null(-1), "name").iter_rows():
         by_run.setdefault(run_id, []).append((step, name))
-    columns = ["run_id", "session_id", "step", "tool", "kind", "outcome", "is_productive", "cycle", "decision", pl.col("ts").dt.epoch("us")]
+    columns = [
+        "run_id",
+        "session_id",
+        "step",
+        "tool",
+        "kind",
+        "outcome",
+        "is_productive",
+        "cycle",
+        "decision",
+        pl.col("ts").dt.epoch("us"),
+    ]
     mine = steps.filter(pl.col("actor") == "agent").sort("run_id", "step")
     for part in mine.select(columns).partition_by("run_id", maintain_order=True):
         has_cycles = part["cycle"].is_not_null().any()
@@ -311,7 +391,9 @@ def _place_guards(cycles: list[_Cycle], raised: list[tuple[int, str]]) -> None:
             cycles[at].guards.add(name)
 
 
-def _walk(policy: Policy, run_id: str, cycles: list[_Cycle], faults: dict[str, Tally], unclassed: dict[str, int]) -> list[_Tier]:
+def _walk(
+    policy: Policy, run_id: str, cycles: list[_Cycle], faults: dict[str, Tally], unclassed: dict[str, int]
+) -> list[_Tier]:
     tiers = [_Tier() for _ in TIERS]
     count = tier = 0
     tier_at: int | None = None
@@ -331,7 +413,9 @@ def _walk(policy: Policy, run_id: str, cycles: list[_Cycle], faults: dict[str, T
             count = tier = 0
         if is_override and _is_over(policy.override_ttl_us, override_at, cycle.at):
             is_override = False
-        is_special = bool(policy.special_guards & cycle.guards) or any(s[2] in policy.special_kinds for s in cycle.steps)
+        is_special = bool(policy.special_guards & cycle.guards) or any(
+            s[2] in policy.special_kinds for s in cycle.steps
+        )
         faults["every_cycle_special"].add(is_special, run_id, first)
         if is_special:
             is_override, override_at = True, cycle.at
@@ -381,7 +465,10 @@ def _reset_by(policy: Policy, cycle: _Cycle) -> str | None:
         return "productive"
     if policy.reset_by == "success" and sum(s[3] == "success" for s in cycle.steps) >= policy.reset_count:
         return "success"
-    if policy.reset_by == "reads" and sum(s[2] == "read" and s[3] == "success" for s in cycle.steps) >= policy.reset_count:
+    if (
+        policy.reset_by == "reads"
+        and sum(s[2] == "read" and s[3] == "success" for s in cycle.steps) >= policy.reset_count
+    ):
         return "reads"
     return None
 
@@ -390,17 +477,26 @@ def _left(tiers: pl.DataFrame, steps: pl.DataFrame, turns: pl.DataFrame) -> pl.D
     """Tokens and cost of the turns after the one in which a tier fired, to the end of the run."""
     at = steps.select("run_id", pl.col("step").alias("first_step"), pl.col("decision").alias("fired_decision"))
     placed = tiers.join(at, on=["run_id", "first_step"], how="left", maintain_order="left").with_row_index("tier_row")
-    spent = turns.select("run_id", "decision", tokens_of_turn(), "cost_micros").sort("run_id", "decision", descending=[False, True]).with_columns(
-        pl.col("tokens").fill_null(0).cum_sum().over("run_id").alias("sum_tokens"),
-        pl.col("tokens").is_not_null().cum_sum().over("run_id").cast(pl.Int64).alias("sum_told"),
-        pl.col("cost_micros").fill_null(0).cum_sum().over("run_id").alias("sum_cost"),
-        pl.col("cost_micros").is_null().cum_sum().over("run_id").cast(pl.Int64).alias("sum_unpriced"),
-    ).sort("decision")
-    after = placed.select("tier_row", "run_id", (pl.col("fired_decision") + 1).alias("decision")).filter(
-        pl.col("decision").is_not_null()
-    ).sort("decision").join_asof(spent, on="decision", by="run_id", strategy="forward", check_sortedness=False)
+    spent = (
+        turns.select("run_id", "decision", tokens_of_turn(), "cost_micros")
+        .sort("run_id", "decision", descending=[False, True])
+        .with_columns(
+            pl.col("tokens").fill_null(0).cum_sum().over("run_id").alias("sum_tokens"),
+            pl.col("tokens").is_not_null().cum_sum().over("run_id").cast(pl.Int64).alias("sum_told"),
+            pl.col("cost_micros").fill_null(0).cum_sum().over("run_id").alias("sum_cost"),
+            pl.col("cost_micros").is_null().cum_sum().over("run_id").cast(pl.Int64).alias("sum_unpriced"),
+        )
+        .sort("decision")
+    )
+    after = (
+        placed.select("tier_row", "run_id", (pl.col("fired_decision") + 1).alias("decision"))
+        .filter(pl.col("decision").is_not_null())
+        .sort("decision")
+        .join_asof(spent, on="decision", by="run_id", strategy="forward", check_sortedness=False)
+    )
     left = after.select(
-        "tier_row", pl.when(pl.col("sum_told") > 0).then(pl.col("sum_tokens")).alias("tokens_left"),
+        "tier_row",
+        pl.when(pl.col("sum_told") > 0).then(pl.col("sum_tokens")).alias("tokens_left"),
         pl.when(pl.col("sum_unpriced") == 0).then(pl.col("sum_cost")).alias("cost_left_micros"),
     )
     return placed.join(left, on="tier_row", how="left", maintain_order="left").drop("tier_row", "fired_decision")

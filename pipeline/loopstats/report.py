@@ -190,8 +190,10 @@ def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]
     rows = [
         ["treated broke", *[str(e.headline.treated) for e in estimates]],
         ["holdout broke", *[str(e.headline.holdout) for e in estimates]],
-        ["lift, by epoch" if any(map(_is_stratified, estimates)) else "lift",
-         *[points(e.headline.lift) for e in estimates]],
+        [
+            "lift, by epoch" if any(map(_is_stratified, estimates)) else "lift",
+            *[points(e.headline.lift) for e in estimates],
+        ],
         ["95 %, one look", *[interval(e.headline.ci_fixed) for e in estimates]],
     ]
     if any(e.scope == "to_date" for e in estimates):
@@ -332,7 +334,8 @@ def _detail_lines(estimate: Estimate) -> Iterable[str]:
     cace = details.get("cace")
     if cace and cace["value"] is not None:
         ends = (
-            " (no interval: too few deliveries differ)" if cace["ci_low"] is None
+            " (no interval: too few deliveries differ)"
+            if cace["ci_low"] is None
             else f" {interval((cace['ci_low'], cace['ci_high']))}"
         )
         yield f"effect of delivery itself: {points(cace['value'])}{ends}"

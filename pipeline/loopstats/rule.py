@@ -23,10 +23,32 @@ from loopstats.failures import (
     summary_says_failed,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = [
-    "ATTEMPTS", "MESSAGE_SHOWN", "Classifier", "Detector", "arm_bp", "arm_of", "digest", "has_error_text", "is_infra",
-    "mask_secrets", "outcome", "place", "read_call", "read_failure", "result_hash", "safe_hash", "safe_id", "safe_label", "salt_id",
-    "signature", "summary_says_failed",
+    "ATTEMPTS",
+    "MESSAGE_SHOWN",
+    "Classifier",
+    "Detector",
+    "arm_bp",
+    "arm_of",
+    "digest",
+    "has_error_text",
+    "is_infra",
+    "mask_secrets",
+    "outcome",
+    "place",
+    "read_call",
+    "read_failure",
+    "result_hash",
+    "safe_hash",
+    "safe_id",
+    "safe_label",
+    "salt_id",
+    "signature",
+    "summary_says_failed",
 ]
 
 STRATEGY_LOOP = "strategy-loop/1"
@@ -42,8 +64,19 @@ ARMS = frozenset({"treated", "holdout"})
 REASONS = frozenset({"user", "permission", "hook", "sibling", "interrupt", "missing", "timeout"})
 
 EXITS_WITHOUT_ERROR = {
-    "grep": 1, "egrep": 1, "fgrep": 1, "zgrep": 1, "rg": 1, "ag": 1, "ack": 1, "diff": 1, "cmp": 1, "git grep": 1,
-    "test": 1, "[": 1, "[[": 1,
+    "grep": 1,
+    "egrep": 1,
+    "fgrep": 1,
+    "zgrep": 1,
+    "rg": 1,
+    "ag": 1,
+    "ack": 1,
+    "diff": 1,
+    "cmp": 1,
+    "git grep": 1,
+    "test": 1,
+    "[": 1,
+    "[[": 1,
 }
 CONDITIONS = frozenset({"test", "[", "[["})
 SIGPIPE = 141
@@ -76,7 +109,12 @@ def outcome(
     if is_error or is_bad_exit:
         return "failure", None, "flag" if is_error else "exit"
     is_untold = is_error is None and exit_code is None
-    if kind == "verify" and (is_exit_masked or is_untold) and is_summary_failed is not None and (is_summary_failed or is_untold):
+    if (
+        kind == "verify"
+        and (is_exit_masked or is_untold)
+        and is_summary_failed is not None
+        and (is_summary_failed or is_untold)
+    ):
         return "failure" if is_summary_failed else "success", None, "text"
     if is_untold:
         return "unknown", reason_log, "none"
@@ -113,7 +151,9 @@ def salt_id(salt: str) -> str:
 def result_hash(text: str) -> str:
     """16 hex digits for "the same result again": harness additions, white space and case aside."""
     normal = " ".join(failures.clean(text[:65_536]).lower().split())
-    return hashlib.sha256(f"{len(text) if len(text) > 65_536 else ''}\x1f{normal}".encode("utf-8", "replace")).hexdigest()[:16]
+    return hashlib.sha256(
+        f"{len(text) if len(text) > 65_536 else ''}\x1f{normal}".encode("utf-8", "replace")
+    ).hexdigest()[:16]
 
 
 def safe_label(text: str) -> str:
@@ -145,8 +185,16 @@ def safe_hash(text: str | None) -> str | None:
 def digest(tool_rows: dict[str, str] | None = None) -> str:
     """16 hex digits over everything that decides what a loop is: constants, tables, masks, the user's tool rows."""
     constants = (
-        STRATEGY_LOOP, REPEAT, EVENTS_TO_DETECT, TARGETS_TO_DETECT, FAILURES_TO_RECUR, HORIZONS,
-        sorted(EXITS_WITHOUT_ERROR.items()), SIGPIPE, sorted(ATTEMPTS), sorted((tool_rows or {}).items()),
+        STRATEGY_LOOP,
+        REPEAT,
+        EVENTS_TO_DETECT,
+        TARGETS_TO_DETECT,
+        FAILURES_TO_RECUR,
+        HORIZONS,
+        sorted(EXITS_WITHOUT_ERROR.items()),
+        SIGPIPE,
+        sorted(ATTEMPTS),
+        sorted((tool_rows or {}).items()),
     )
     text = "\x1e".join((repr(constants), actions.tables(), failures.tables()))
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
@@ -158,8 +206,8 @@ class Detector:
     `state` is plain JSON: signature to [failures, first target, another target was seen, a strategy loop was found].
     """
 
-    def __init__(self, state: dict[str, list] | None = None) -> None:
-        self.state: dict[str, list] = {} if state is None else state
+    def __init__(self, state: dict[str, list[Any]] | None = None) -> None:
+        self.state: dict[str, list[Any]] = {} if state is None else state
 
     def feed(self, kind: str, actor: str, outcome_word: str, loop_signature: str | None, target: str) -> str | None:
         """The rule that this step completes for the first time, else None."""
@@ -183,8 +231,14 @@ class Classifier:
     Times are microseconds or None.
     """
 
-    def __init__(self, loop_signature: str, detected_step: int, detected_decision: object, detected_us: int | None,
-                 maturity_us: int) -> None:
+    def __init__(
+        self,
+        loop_signature: str,
+        detected_step: int,
+        detected_decision: object,
+        detected_us: int | None,
+        maturity_us: int,
+    ) -> None:
         self._signature = loop_signature
         self._detected_step = detected_step
         self._decision = detected_decision
@@ -196,8 +250,18 @@ class Classifier:
         self.outcome_final = "unresolved"
         self.outcome_step: int | None = None
 
-    def feed(self, step: int, decision: object, ts_us: int | None, kind: str, actor: str, action: str, target: str,
-             outcome_word: str, loop_signature: str | None) -> None:
+    def feed(
+        self,
+        step: int,
+        decision: object,
+        ts_us: int | None,
+        kind: str,
+        actor: str,
+        action: str,
+        target: str,
+        outcome_word: str,
+        loop_signature: str | None,
+    ) -> None:
         """Judge one step."""
         is_after = step > self._detected_step
         if is_after and self._limit is not None and ts_us is not None and ts_us > self._limit:

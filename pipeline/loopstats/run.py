@@ -1,8 +1,9 @@
 """The stages in their order, and the one place around them where things are read and written.
 
 A room of its own because a newcomer should see the whole line at once: `derive` is the line from records to loops, and
-to what the hard rule does not see, for one bucket of complete sessions, `ingest` brings files in and makes the dirty buckets anew. The same `derive` runs here
-and inside the partitions of a distributed engine.
+to what the hard rule does not see, for a batch of complete sessions; `ingest` brings files in and makes the dirty
+buckets anew; `record_lift` keeps a night's estimate. The same `derive` runs here and inside the partitions of a
+distributed engine.
 """
 
 from __future__ import annotations
@@ -24,16 +25,52 @@ from loopstats.errors import RejectsError, UsageError
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of
 from loopstats.tables import (
-    BUCKETS, BYPASSES, CHASES, DELIVERIES, DETECTIONS, DRIFTS, ECHOES, FOLDS, GHOSTS, GUARDS, LIFT, LOOPS, RECORDS,
-    REJECTS, RESETS, RESULTS, RUNS, SESSIONS, SOURCES, STEPS, STR, TABLES, TIME, TURNS, Table,
+    BUCKETS,
+    BYPASSES,
+    CHASES,
+    DELIVERIES,
+    DETECTIONS,
+    DRIFTS,
+    ECHOES,
+    FOLDS,
+    GHOSTS,
+    GUARDS,
+    LIFT,
+    LOOPS,
+    RECORDS,
+    REJECTS,
+    RESETS,
+    RESULTS,
+    RUNS,
+    SESSIONS,
+    SOURCES,
+    STEPS,
+    STR,
+    TABLES,
+    TIME,
+    TURNS,
+    Table,
 )
 
 if TYPE_CHECKING:
     from loopstats.estimate import Estimate, Readout
 
 BUCKETED: tuple[Table, ...] = (
-    STEPS, TURNS, SESSIONS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, LOOPS, DRIFTS, ECHOES, GHOSTS, CHASES, BYPASSES,
-    RESETS, RUNS,
+    STEPS,
+    TURNS,
+    SESSIONS,
+    DELIVERIES,
+    DETECTIONS,
+    GUARDS,
+    RESULTS,
+    LOOPS,
+    DRIFTS,
+    ECHOES,
+    GHOSTS,
+    CHASES,
+    BYPASSES,
+    RESETS,
+    RUNS,
 )
 FOLDED = Table("folded", "lines folded in one bucket, internal", (), ())
 SHADOWS = Table("shadows", "records of another session's history, internal", (), (), is_bucketed=False)
@@ -41,7 +78,9 @@ FLUSH_ROWS = 400_000
 BATCH_ROWS = 500_000
 
 
-def derive(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, settings: Settings) -> dict[str, pl.DataFrame]:
+def derive(
+    records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, settings: Settings
+) -> dict[str, pl.DataFrame]:
     """Every table of one bucket of complete sessions, by name, and `folded`: the line from records to loops."""
     built = build(records, sources, shadows)
     sessions = SESSIONS.conform(enrol(built.steps, built.sessions))
@@ -49,25 +88,46 @@ def derive(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, 
     loops = assign(loops, sessions, built.detections, built.deliveries, settings.salts)
     blind = ("run_id", "signature", "rule", "is_enrolled", "detected_step", "detected_at")
     outcomes = classify(loops.select(blind), built.steps, built.turns, settings.maturity_us)
-    loops = loops.join(outcomes.drop("detected_step", "detected_at"), on=["run_id", "signature", "rule", "is_enrolled"], how="left")
+    loops = loops.join(
+        outcomes.drop("detected_step", "detected_at"), on=["run_id", "signature", "rule", "is_enrolled"], how="left"
+    )
     loops = loops.with_columns(pl.lit(settings.rule_digest).alias("rule_digest"), pl.col("rule").alias("rule_version"))
     loops = LOOPS.conform(loops)
     steps = STEPS.conform(drift.world(built.steps))
     findings = {
-        "loops": loops, "drifts": drift.drifts(steps, built.turns), "echoes": drift.echoes(steps, built.turns),
-        "ghosts": audits.ghosts(steps, built.guards, built.turns), "chases": audits.chases(steps, built.turns),
-        "bypasses": audits.bypasses(steps, built.guards, built.turns), "resets": audits.resets(steps, built.guards, built.turns),
+        "loops": loops,
+        "drifts": drift.drifts(steps, built.turns),
+        "echoes": drift.echoes(steps, built.turns),
+        "ghosts": audits.ghosts(steps, built.guards, built.turns),
+        "chases": audits.chases(steps, built.turns),
+        "bypasses": audits.bypasses(steps, built.guards, built.turns),
+        "resets": audits.resets(steps, built.guards, built.turns),
     }
     evaluated = runs.evaluate(steps, built.turns, sessions, built.results, drift.frozen_stretches(steps), findings)
     return {
-        "steps": steps, "turns": built.turns, "sessions": sessions, "deliveries": built.deliveries,
-        "detections": built.detections, "guards": built.guards, "results": built.results, **findings, "runs": evaluated,
-        "folded": built.folded, "obsolete": built.obsolete,
+        "steps": steps,
+        "turns": built.turns,
+        "sessions": sessions,
+        "deliveries": built.deliveries,
+        "detections": built.detections,
+        "guards": built.guards,
+        "results": built.results,
+        **findings,
+        "runs": evaluated,
+        "folded": built.folded,
+        "obsolete": built.obsolete,
     }
 
 
-def ingest(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bool = False, max_rejects: int | None = None,
-           progress: Callable[[str, int, int], None] | None = None) -> dict[str, Any]:
+def ingest(
+    lake: Lake,
+    paths: Sequence[str],
+    settings: Settings,
+    *,
+    is_full: bool = False,
+    max_rejects: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> dict[str, Any]:
     """Read what is new under `paths` and bring every derived table up to date; one commit, or nothing.
 
     Gives the counts for the summary: files by what became of them, and per format steps, folds and rejects; `stale` are
@@ -89,8 +149,12 @@ def ingest(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: boo
         state.note_gone(found, paths)
         state.note_refused(refused)
         summary = {
-            "files_new": state.count_new, "files_grown": state.count_grown, "files_same": count_same,
-            "files_gone": state.count_gone, "files_skipped": state.count_skipped, "records": state.count_records,
+            "files_new": state.count_new,
+            "files_grown": state.count_grown,
+            "files_same": count_same,
+            "files_gone": state.count_gone,
+            "files_skipped": state.count_skipped,
+            "records": state.count_records,
             "stale": sorted(row["source_file"] for row in known.values() if row["is_gone"]) if is_other_rule else [],
         }
         is_settled = writer.meta("derived_digest") == settings.derived_digest
@@ -98,17 +162,25 @@ def ingest(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: boo
             return summary | _report(writer.snapshot(), state)
         state.flush()
         if max_rejects is not None and (count := state.count_rejected()) > max_rejects:
-            raise RejectsError(f"{count} records were rejected, more than --max-rejects {max_rejects}; nothing was written")
+            raise RejectsError(
+                f"{count} records were rejected, more than --max-rejects {max_rejects}; nothing was written"
+            )
         state.mark_dirty()
         _derive_dirty(writer, state, settings, is_settled, progress)
-        writer.commit(state.rows_changed(), state.rejects, sorted(state.cleared), {
-            "derived_digest": settings.derived_digest, "rule_digest": settings.rule_digest,
-        })
+        writer.commit(
+            state.rows_changed(),
+            state.rejects,
+            sorted(state.cleared),
+            {
+                "derived_digest": settings.derived_digest,
+                "rule_digest": settings.rule_digest,
+            },
+        )
         return summary | _report(writer.snapshot(), state)
 
 
 class _Intake:
-    """What one ingest has read so far: ledger rows, rejects and staged records. Nothing of it is true before the commit."""
+    """What one ingest has read so far: ledger rows, rejects, staged records; not true before the commit."""
 
     def __init__(self, writer: Writer, settings: Settings, known: dict[str, dict[str, Any]]) -> None:
         self.writer = writer
@@ -185,7 +257,9 @@ class _Intake:
         """Buckets with records of a source that was rewritten, or whose place among the files is another now."""
         if self.moved:
             frame = self.writer.snapshot().scan("records").filter(pl.col("source_id").is_in(sorted(self.moved)))
-            self.dirty.update(bucket_of(session) for session in frame.select("session_id").unique().collect()["session_id"].to_list())
+            self.dirty.update(
+                bucket_of(session) for session in frame.select("session_id").unique().collect()["session_id"].to_list()
+            )
 
     def _refuse(self, path: str, source_file: str, reason: str) -> None:
         before = self.known.get(path)
@@ -224,7 +298,9 @@ class _Intake:
         self._pending = []
         sessions = frame.select(pl.col("session_id").unique())["session_id"].to_list()
         buckets = pl.DataFrame({"session_id": sessions, "bucket": [bucket_of(s) for s in sessions]})
-        for key, part in frame.join(buckets, on="session_id", maintain_order="left").partition_by("bucket", as_dict=True).items():
+        for key, part in (
+            frame.join(buckets, on="session_id", maintain_order="left").partition_by("bucket", as_dict=True).items()
+        ):
             bucket = int(key[0])
             self.writer.append(RECORDS, bucket, part.drop("bucket"))
             self.dirty.add(bucket)
@@ -244,14 +320,26 @@ class _Intake:
     def sources_frame(self) -> pl.DataFrame:
         """What `steps.build` needs to know of each source."""
         rows = [
-            (r["source_id"], r["source_file"], r["order_us"], r["order_sha256"], bool(r["is_superseded"])) for r in self.rows.values()
+            (r["source_id"], r["source_file"], r["order_us"], r["order_sha256"], bool(r["is_superseded"]))
+            for r in self.rows.values()
         ]
-        schema = {"source_id": pl.Int64(), "source_file": STR, "order_us": pl.Int64(), "order_sha256": STR, "is_superseded": pl.Boolean()}
+        schema = {
+            "source_id": pl.Int64(),
+            "source_file": STR,
+            "order_us": pl.Int64(),
+            "order_sha256": STR,
+            "is_superseded": pl.Boolean(),
+        }
         return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _derive_dirty(writer: Writer, state: _Intake, settings: Settings, is_settled: bool,
-                  progress: Callable[[str, int, int], None] | None) -> None:
+def _derive_dirty(
+    writer: Writer,
+    state: _Intake,
+    settings: Settings,
+    is_settled: bool,
+    progress: Callable[[str, int, int], None] | None,
+) -> None:
     snapshot = writer.snapshot()
     shadows = find_shadows(record_index(snapshot.scan("records")))
     before = _read_shadows(snapshot)
@@ -280,7 +368,9 @@ def _drop_obsolete(writer: Writer, records: pl.DataFrame, obsolete: pl.DataFrame
         return
     buckets = sorted({bucket_of(session) for session in obsolete["session_id"].unique().to_list()})
     keys = ["session_id", "source_id", "source_line", "ordinal"]
-    touched = records.filter(pl.col("session_id").is_in(_sessions_of(records, buckets))).join(obsolete, on=keys, how="anti", maintain_order="left")
+    touched = records.filter(pl.col("session_id").is_in(_sessions_of(records, buckets))).join(
+        obsolete, on=keys, how="anti", maintain_order="left"
+    )
     for bucket, part in zip(buckets, split(touched, buckets), strict=True):
         writer.replace(RECORDS, bucket, part)
 
@@ -292,7 +382,7 @@ def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
 
 def _batches(snapshot: Snapshot, buckets: Sequence[int]) -> list[list[int]]:
     """Buckets in groups of at most about `BATCH_ROWS` records: small lakes in one go, large ones in bounded memory."""
-    sizes = {bucket: 0 for bucket in buckets}
+    sizes = dict.fromkeys(buckets, 0)
     for file in snapshot.files:
         if file.name == RECORDS.name and file.bucket in sizes:
             sizes[file.bucket] += file.count_rows
@@ -312,14 +402,23 @@ def split(frame: pl.DataFrame, buckets: Sequence[int]) -> list[pl.DataFrame]:
     if len(buckets) == 1:
         return [frame]
     names = frame["session_id"].unique(maintain_order=True).to_list()
-    keys = pl.DataFrame({"session_id": names, "bucket_": [bucket_of(name) for name in names]}, schema={"session_id": STR, "bucket_": pl.Int64()})
-    parts = frame.join(keys, on="session_id", how="left", maintain_order="left").partition_by("bucket_", as_dict=True, include_key=False)
+    keys = pl.DataFrame(
+        {"session_id": names, "bucket_": [bucket_of(name) for name in names]},
+        schema={"session_id": STR, "bucket_": pl.Int64()},
+    )
+    parts = frame.join(keys, on="session_id", how="left", maintain_order="left").partition_by(
+        "bucket_", as_dict=True, include_key=False
+    )
     return [parts.get((bucket,), frame.clear()) for bucket in buckets]
 
 
 def _read_shadows(snapshot: Snapshot) -> pl.DataFrame:
     paths = snapshot.paths(SHADOWS.name)
-    return pl.concat([pl.read_parquet(p, glob=False) for p in paths]) if paths else find_shadows(record_index(RECORDS.empty().lazy()))
+    return (
+        pl.concat([pl.read_parquet(p, glob=False) for p in paths])
+        if paths
+        else find_shadows(record_index(RECORDS.empty().lazy()))
+    )
 
 
 def _changed_buckets(before: pl.DataFrame, after: pl.DataFrame) -> set[int]:
@@ -342,10 +441,20 @@ def _publish_counts(writer: Writer, state: _Intake) -> None:
     fold_rows = [(named[i], reason, n) for i, reason, n in per_source.iter_rows() if i in named]
     for source_id, row in live.items():
         fold_rows.extend((named[source_id], reason, n) for reason, n in reading.counts(row["folded"]).items())
-    folds = pl.DataFrame(fold_rows, schema=FOLDS.schema, orient="row").group_by("source_file", "reason").agg(pl.col("count_lines").sum())
-    rejects = [(named[i], line, offset, reason, sha) for i, line, offset, reason, sha in state.all_rejects() if i in named]
+    folds = (
+        pl.DataFrame(fold_rows, schema=FOLDS.schema, orient="row")
+        .group_by("source_file", "reason")
+        .agg(pl.col("count_lines").sum())
+    )
+    rejects = [
+        (named[i], line, offset, reason, sha) for i, line, offset, reason, sha in state.all_rejects() if i in named
+    ]
     writer.replace(FOLDS, 0, FOLDS.conform(folds))
-    writer.replace(REJECTS, 0, REJECTS.conform(pl.DataFrame(rejects, schema=REJECTS.schema, orient="row").unique(maintain_order=True)))
+    writer.replace(
+        REJECTS,
+        0,
+        REJECTS.conform(pl.DataFrame(rejects, schema=REJECTS.schema, orient="row").unique(maintain_order=True)),
+    )
     count_folded = dict(folded.group_by("source_id").len().iter_rows())
     count_rejects: dict[int, int] = {}
     for source_id, line, _, _, _ in state.all_rejects():
@@ -354,33 +463,67 @@ def _publish_counts(writer: Writer, state: _Intake) -> None:
     for source_id, row in live.items():
         inner = sum(reading.counts(row["folded"]).values())
         lines_folded = count_folded.get(source_id, 0)
-        rows.append((
-            row["source_file"], row["format"], bool(row["is_experimental"]), bool(row["is_gone"]), row["size_bytes"],
-            row["count_lines"] + row["count_waiting"], row["count_carrying"] - lines_folded, sum(reading.counts(row["nothing_types"]).values()),
-            lines_folded + inner, count_rejects.get(source_id, 0), row["count_waiting"],
-            sum(reading.counts(row["repair_kinds"]).values()), row["nothing_types"], row["repair_kinds"],
-        ))
+        rows.append(
+            (
+                row["source_file"],
+                row["format"],
+                bool(row["is_experimental"]),
+                bool(row["is_gone"]),
+                row["size_bytes"],
+                row["count_lines"] + row["count_waiting"],
+                row["count_carrying"] - lines_folded,
+                sum(reading.counts(row["nothing_types"]).values()),
+                lines_folded + inner,
+                count_rejects.get(source_id, 0),
+                row["count_waiting"],
+                sum(reading.counts(row["repair_kinds"]).values()),
+                row["nothing_types"],
+                row["repair_kinds"],
+            )
+        )
     writer.replace(SOURCES, 0, SOURCES.conform(pl.DataFrame(rows, schema=SOURCES.schema, orient="row")))
 
 
 def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:
     sources = snapshot.read("sources")
-    by_format = sources.group_by("format").agg(
-        pl.len().alias("files"), pl.col("is_experimental").any().alias("is_experimental"),
-        *[pl.col(f"count_{n}").sum().alias(n) for n in ("read", "used", "nothing", "folded", "rejected", "waiting", "repaired")],
-    ).sort("format")
-    harness_steps = snapshot.scan("steps").select("source_file").collect().join(
-        sources.select("source_file", "format"), on="source_file", how="left"
-    ).group_by("format").len("steps")
-    rows = by_format.join(harness_steps, on="format", how="left").with_columns(pl.col("steps").fill_null(0)).sort("format")
+    by_format = (
+        sources.group_by("format")
+        .agg(
+            pl.len().alias("files"),
+            pl.col("is_experimental").any().alias("is_experimental"),
+            *[
+                pl.col(f"count_{n}").sum().alias(n)
+                for n in ("read", "used", "nothing", "folded", "rejected", "waiting", "repaired")
+            ],
+        )
+        .sort("format")
+    )
+    harness_steps = (
+        snapshot.scan("steps")
+        .select("source_file")
+        .collect()
+        .join(sources.select("source_file", "format"), on="source_file", how="left")
+        .group_by("format")
+        .len("steps")
+    )
+    rows = (
+        by_format.join(harness_steps, on="format", how="left").with_columns(pl.col("steps").fill_null(0)).sort("format")
+    )
     fresh = [
-        (state.rows[i]["source_file"], line, reason) for i, line, _, reason, _ in sorted(state.rejects, key=lambda r: (state.rows[r[0]]["source_file"], r[1:]))
+        (state.rows[i]["source_file"], line, reason)
+        for i, line, _, reason, _ in sorted(state.rejects, key=lambda r: (state.rows[r[0]]["source_file"], r[1:]))
     ]
     unbalanced = sources.filter(
-        pl.col("count_read") != pl.sum_horizontal("count_used", "count_nothing", "count_folded", "count_rejected", "count_waiting")
+        pl.col("count_read")
+        != pl.sum_horizontal("count_used", "count_nothing", "count_folded", "count_rejected", "count_waiting")
     )
-    return {"formats": rows.to_dicts(), "rejects": fresh, "unbalanced": unbalanced["source_file"].to_list(),
-            "buckets": BUCKETS, "tables": {name: snapshot_count(snapshot, name) for name in TABLES}}
+    return {
+        "formats": rows.to_dicts(),
+        "rejects": fresh,
+        "unbalanced": unbalanced["source_file"].to_list(),
+        "buckets": BUCKETS,
+        "tables": {name: snapshot_count(snapshot, name) for name in TABLES},
+    }
 
 
 def snapshot_count(snapshot: Snapshot, name: str) -> int:
@@ -392,16 +535,35 @@ def snapshot_count(snapshot: Snapshot, name: str) -> int:
 
 _RECORD_KEY = ["experiment", "scope", "as_of", "since", "until", "settings_sha256"]
 _HISTORY = {
-    "as_of": TIME, "experiment": STR, "scope": STR, "since": STR, "until": STR, "revision": pl.Int64(),
-    "is_latest": pl.Boolean(), "n_treated": pl.Int64(), "broke_treated": pl.Int64(), "rate_treated": pl.Float64(),
-    "n_holdout": pl.Int64(), "broke_holdout": pl.Int64(), "rate_holdout": pl.Float64(), "lift": pl.Float64(),
-    "ci_fixed_low": pl.Float64(), "ci_fixed_high": pl.Float64(), "ci_anytime_low": pl.Float64(), "ci_anytime_high": pl.Float64(), "verdict": STR, "reasons": pl.List(STR),
-    "settings_sha256": STR, "estimate_sha256": STR, "version": STR,
+    "as_of": TIME,
+    "experiment": STR,
+    "scope": STR,
+    "since": STR,
+    "until": STR,
+    "revision": pl.Int64(),
+    "is_latest": pl.Boolean(),
+    "n_treated": pl.Int64(),
+    "broke_treated": pl.Int64(),
+    "rate_treated": pl.Float64(),
+    "n_holdout": pl.Int64(),
+    "broke_holdout": pl.Int64(),
+    "rate_holdout": pl.Float64(),
+    "lift": pl.Float64(),
+    "ci_fixed_low": pl.Float64(),
+    "ci_fixed_high": pl.Float64(),
+    "ci_anytime_low": pl.Float64(),
+    "ci_anytime_high": pl.Float64(),
+    "verdict": STR,
+    "reasons": pl.List(STR),
+    "settings_sha256": STR,
+    "estimate_sha256": STR,
+    "version": STR,
 }
 
 
-def read_lift(snapshot: Snapshot, settings: Settings, *, as_of_us: int, since_us: int | None = None,
-              until_us: int | None = None) -> Readout:
+def read_lift(
+    snapshot: Snapshot, settings: Settings, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None
+) -> Readout:
     """The readout of a generation, unfiltered."""
     from loopstats import estimate
 
@@ -413,8 +575,9 @@ def read_lift(snapshot: Snapshot, settings: Settings, *, as_of_us: int, since_us
     )
 
 
-def record_lift(lake: Lake, settings: Settings, *, as_of_us: int, since_us: int | None = None,
-                until_us: int | None = None) -> tuple[Readout, pl.DataFrame]:
+def record_lift(
+    lake: Lake, settings: Settings, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None
+) -> tuple[Readout, pl.DataFrame]:
     """Write every scope's estimate of this as-of to the lake's `lift` table; the readout, and the rows that were new.
 
     Nothing is written where the last revision says the same, and nothing is ever overwritten: an estimate that differs
@@ -445,12 +608,20 @@ def _records(readout: Readout, settings: Settings) -> pl.DataFrame:
         window = body["interval"] if estimate.scope != "to_date" else {}
         used = _settings_of(estimate, settings)
         text = _canonical(row | {"settings": used})
-        rows.append({
-            "experiment": estimate.experiment, "scope": estimate.scope, "as_of": readout.as_of_us,
-            "since": window.get("since") or "", "until": window.get("until") or "",
-            "settings_sha256": _sha256(_canonical(used)), "revision": 0, "estimate": text,
-            "estimate_sha256": _sha256(text), "version": __version__,
-        })
+        rows.append(
+            {
+                "experiment": estimate.experiment,
+                "scope": estimate.scope,
+                "as_of": readout.as_of_us,
+                "since": window.get("since") or "",
+                "until": window.get("until") or "",
+                "settings_sha256": _sha256(_canonical(used)),
+                "revision": 0,
+                "estimate": text,
+                "estimate_sha256": _sha256(text),
+                "version": __version__,
+            }
+        )
     frame = pl.DataFrame(rows, schema={**LIFT.schema, "as_of": pl.Int64()})
     return LIFT.conform(frame.with_columns(pl.col("as_of").cast(pl.Datetime("us", "UTC"))))
 
@@ -464,14 +635,16 @@ def _settings_of(estimate: Estimate, settings: Settings) -> dict[str, Any]:
             {"name": e.name, "salt_id": e.salt_id, "share_bp": e.share_bp, "n_star": e.n_star}
             for e in sorted(used, key=lambda e: e.name)
         ],
-        "maturity_us": settings.maturity_us, "rule_digest": settings.rule_digest,
+        "maturity_us": settings.maturity_us,
+        "rule_digest": settings.rule_digest,
     }
 
 
 def _new_revisions(rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
     """Rows that no last revision says already, with the number of their revision."""
     last = (
-        before.sort("revision").group_by(_RECORD_KEY, maintain_order=True)
+        before.sort("revision")
+        .group_by(_RECORD_KEY, maintain_order=True)
         .agg(pl.col("revision").last().alias("last"), pl.col("estimate_sha256").last().alias("said"))
     )
     return (
@@ -492,8 +665,14 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def lift_history(snapshot: Snapshot, *, as_of_us: int, since_us: int | None = None, until_us: int | None = None,
-                 experiment: str | None = None) -> pl.DataFrame:
+def lift_history(
+    snapshot: Snapshot,
+    *,
+    as_of_us: int,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    experiment: str | None = None,
+) -> pl.DataFrame:
     """The recorded nights by as-of, every revision a row; the interval chooses nights by their as-of."""
     at = pl.col("as_of").cast(TIME).to_physical()
     chosen = at <= as_of_us

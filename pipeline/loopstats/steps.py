@@ -17,16 +17,45 @@ import polars as pl
 
 from loopstats import rule
 from loopstats.tables import (
-    DELIVERIES, DETECTIONS, GUARDS, RESULTS, SESSIONS, STEPS, STR, TURNS, is_attempt,
+    DELIVERIES,
+    DETECTIONS,
+    GUARDS,
+    RESULTS,
+    SESSIONS,
+    STEPS,
+    STR,
+    TURNS,
+    is_attempt,
 )
 
 _OUTCOME_KEYS = (
-    "kind", "program", "is_exit_masked", "is_piped", "has_result", "is_error", "exit_code", "outcome_log",
-    "reason_log", "is_timeout", "is_summary_failed", "has_error_text",
+    "kind",
+    "program",
+    "is_exit_masked",
+    "is_piped",
+    "has_result",
+    "is_error",
+    "exit_code",
+    "outcome_log",
+    "reason_log",
+    "is_timeout",
+    "is_summary_failed",
+    "has_error_text",
 )
 _SESSION_FACTS = (
-    "cwd", "project", "harness", "version", "model", "task", "group", "parent_session", "experiment", "salt_id",
-    "share_bp", "epoch", "rule_digest",
+    "cwd",
+    "project",
+    "harness",
+    "version",
+    "model",
+    "task",
+    "group",
+    "parent_session",
+    "experiment",
+    "salt_id",
+    "share_bp",
+    "epoch",
+    "rule_digest",
 )
 
 
@@ -70,20 +99,31 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     sessions = _sessions(kept, steps, facts, _enrolment(ordered, shadows))
     folded = pl.concat([folded, orphans])
     return Built(
-        STEPS.conform(steps), TURNS.conform(turns), SESSIONS.conform(sessions),
+        STEPS.conform(steps),
+        TURNS.conform(turns),
+        SESSIONS.conform(sessions),
         DELIVERIES.conform(_listed(of("delivery"), "delivery")),
         DETECTIONS.conform(_listed(of("loop"), "detection")),
         GUARDS.conform(_guards(of("guard"), calls, steps)),
-        RESULTS.conform(_listed(of("fact"), "result")), folded, obsolete,
+        RESULTS.conform(_listed(of("fact"), "result")),
+        folded,
+        obsolete,
     )
 
 
 def _in_order(records: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
-    """All records with their file's facts, in the order of a run: files by first time, then by first line; then lines."""
+    """All records with their file's facts, in a run's order: files by first time, then first line; then lines."""
     return (
         records.join(sources, on="source_id", how="inner")
         .sort(
-            "session_id", "order_us", "order_sha256", "source_line", "ordinal", "source_file", "source_id", "type",
+            "session_id",
+            "order_us",
+            "order_sha256",
+            "source_line",
+            "ordinal",
+            "source_file",
+            "source_id",
+            "type",
             nulls_last=True,
         )
         .with_row_index("position")
@@ -102,38 +142,62 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     """
     content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
     key = (
-        pl.when(pl.col("type").is_in(["call", "result"])).then(pl.col("call_id"))
-        .when(pl.col("type") == "turn").then(pl.col("decision_key"))
-        .when(pl.col("type") == "session").then(content)
+        pl.when(pl.col("type").is_in(["call", "result"]))
+        .then(pl.col("call_id"))
+        .when(pl.col("type") == "turn")
+        .then(pl.col("decision_key"))
+        .when(pl.col("type") == "session")
+        .then(content)
         .otherwise(pl.col("uid"))
     )
     is_turn = pl.col("type") == "turn"
     marked = ordered.join(shadows, on=["session_id", "uid"], how="left").with_columns(
         key.alias("copy_key"),
-        pl.when(is_turn & pl.col("reason_shadow").is_null()).then(pl.col("rank")).min()
-        .over("session_id", "agent", "type").alias("best_turn_rank"),
+        pl.when(is_turn & pl.col("reason_shadow").is_null())
+        .then(pl.col("rank"))
+        .min()
+        .over("session_id", "agent", "type")
+        .alias("best_turn_rank"),
     )
     same = ["type", "session_id", "agent", "copy_key"]
     is_session = pl.col("type") == "session"
     is_last_of_source = pl.col("type").is_in(["call", "result"]) & (pl.col("rank") != SPOOL_RANK)
     ranked = marked.filter(pl.col("reason_shadow").is_null()).sort(
-        "rank", "is_superseded", pl.when(is_session).then(pl.col("position")), pl.when(is_turn).then(-pl.col("position")),
-        "order_us", "order_sha256", "source_file", "source_id",
-        pl.when(is_last_of_source).then(-pl.col("position")).otherwise(pl.col("position")), nulls_last=True,
+        "rank",
+        "is_superseded",
+        pl.when(is_session).then(pl.col("position")),
+        pl.when(is_turn).then(-pl.col("position")),
+        "order_us",
+        "order_sha256",
+        "source_file",
+        "source_id",
+        pl.when(is_last_of_source).then(-pl.col("position")).otherwise(pl.col("position")),
+        nulls_last=True,
     )
     winners = ranked.unique(same, keep="first", maintain_order=True).select(
-        *same, pl.col("position").alias("winner"), pl.col("source_id").alias("winner_source"), pl.col("rank").alias("winner_rank")
+        *same,
+        pl.col("position").alias("winner"),
+        pl.col("source_id").alias("winner_source"),
+        pl.col("rank").alias("winner_rank"),
     )
     judged = marked.join(winners, on=same, how="left", nulls_equal=True, maintain_order="left").with_columns(
-        pl.when(pl.col("reason_shadow").is_not_null()).then(pl.col("reason_shadow"))
-        .when(is_turn & (pl.col("rank") > pl.col("best_turn_rank"))).then(pl.lit("re-export"))
-        .when(pl.col("position") == pl.col("winner")).then(None)
+        pl.when(pl.col("reason_shadow").is_not_null())
+        .then(pl.col("reason_shadow"))
+        .when(is_turn & (pl.col("rank") > pl.col("best_turn_rank")))
+        .then(pl.lit("re-export"))
+        .when(pl.col("position") == pl.col("winner"))
+        .then(None)
         .when(pl.col("source_id") == pl.col("winner_source"))
         .then(pl.when(is_turn).then(pl.lit("partial")).otherwise(pl.lit("repeat")))
-        .when(pl.col("rank") != pl.col("winner_rank")).then(pl.lit("re-export"))
-        .otherwise(pl.lit("snapshot")).alias("fold"),
+        .when(pl.col("rank") != pl.col("winner_rank"))
+        .then(pl.lit("re-export"))
+        .otherwise(pl.lit("snapshot"))
+        .alias("fold"),
         pl.when(pl.col("type").is_in(["call", "result"]) & (pl.col("source_id") == pl.col("winner_source")))
-        .then(pl.col("position")).min().over(same).alias("first_position"),
+        .then(pl.col("position"))
+        .min()
+        .over(same)
+        .alias("first_position"),
     )
     lines = (
         judged.filter(~pl.col("is_superseded"))
@@ -144,7 +208,10 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .select("session_id", "source_id", "source_line", "reason")
     )
     obsolete = judged.filter(
-        pl.col("is_superseded") & pl.col("fold").is_not_null() & pl.col("reason_shadow").is_null() & pl.col("experiment").is_null()
+        pl.col("is_superseded")
+        & pl.col("fold").is_not_null()
+        & pl.col("reason_shadow").is_null()
+        & pl.col("experiment").is_null()
     ).select("session_id", "source_id", "source_line", "ordinal")
     kept = (
         judged.filter(pl.col("fold").is_null())
@@ -156,8 +223,10 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
 
 
 def _run_id(agent: str) -> pl.Expr:
-    return pl.when(pl.col(agent).is_null()).then(pl.col("session_id")).otherwise(
-        pl.col("session_id") + "/" + pl.col(agent)
+    return (
+        pl.when(pl.col(agent).is_null())
+        .then(pl.col("session_id"))
+        .otherwise(pl.col("session_id") + "/" + pl.col(agent))
     )
 
 
@@ -168,27 +237,49 @@ def _name_runs(kept: pl.DataFrame) -> pl.DataFrame:
     """
     named = kept.with_columns(_run_id("agent").alias("run_id"), _parent_run_id().alias("parent_run_id"))
     clash = (
-        named.select("run_id", "session_id").unique().group_by("run_id").agg(pl.len().alias("n")).filter(pl.col("n") > 1)
+        named.select("run_id", "session_id")
+        .unique()
+        .group_by("run_id")
+        .agg(pl.len().alias("n"))
+        .filter(pl.col("n") > 1)
     )
     if not clash.height:
         return named
     escaped = pl.col("run_id").is_in(clash["run_id"].to_list()) & pl.col("agent").is_null()
     return named.with_columns(
-        pl.when(escaped).then(pl.col("run_id").str.replace_all("/", "%2F", literal=True)).otherwise(pl.col("run_id")).alias("run_id")
+        pl.when(escaped)
+        .then(pl.col("run_id").str.replace_all("/", "%2F", literal=True))
+        .otherwise(pl.col("run_id"))
+        .alias("run_id")
     )
 
 
 def _parent_run_id() -> pl.Expr:
-    parent = pl.when(pl.col("parent_agent").is_null()).then(pl.col("session_id")).otherwise(
-        pl.col("session_id") + "/" + pl.col("parent_agent")
+    parent = (
+        pl.when(pl.col("parent_agent").is_null())
+        .then(pl.col("session_id"))
+        .otherwise(pl.col("session_id") + "/" + pl.col("parent_agent"))
     )
     return pl.when(pl.col("agent").is_not_null()).then(parent)
 
 
 _RESULT_COLUMNS = (
-    "is_error", "exit_code", "outcome_log", "reason_log", "outcome_source", "is_timeout", "is_summary_failed",
-    "has_error_text", "error_code", "message", "signature", "is_signature_log", "result_hash", "is_truncated",
-    "overflow_path", "duration_ms",
+    "is_error",
+    "exit_code",
+    "outcome_log",
+    "reason_log",
+    "outcome_source",
+    "is_timeout",
+    "is_summary_failed",
+    "has_error_text",
+    "error_code",
+    "message",
+    "signature",
+    "is_signature_log",
+    "result_hash",
+    "is_truncated",
+    "overflow_path",
+    "duration_ms",
 )
 
 
@@ -196,11 +287,18 @@ def _pair(calls: pl.DataFrame, results: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     """Calls with what came back, and the lines of results whose call is nowhere."""
     keys = ["run_id", "call_id"]
     answers = results.select(
-        *keys, *_RESULT_COLUMNS, pl.col("state_hash").alias("state_hash_result"), pl.col("ts").alias("ts_result"),
-        pl.col("position").alias("position_result"), pl.col("rank").alias("rank_result"), pl.lit(True).alias("has_result"),
+        *keys,
+        *_RESULT_COLUMNS,
+        pl.col("state_hash").alias("state_hash_result"),
+        pl.col("ts").alias("ts_result"),
+        pl.col("position").alias("position_result"),
+        pl.col("rank").alias("rank_result"),
+        pl.lit(True).alias("has_result"),
     )
-    paired = calls.drop(*_RESULT_COLUMNS).join(answers, on=keys, how="left").with_columns(
-        pl.col("has_result").fill_null(False), pl.col("is_timeout").fill_null(False)
+    paired = (
+        calls.drop(*_RESULT_COLUMNS)
+        .join(answers, on=keys, how="left")
+        .with_columns(pl.col("has_result").fill_null(False), pl.col("is_timeout").fill_null(False))
     )
     orphans = (
         results.join(calls.select(keys), on=keys, how="anti")
@@ -211,19 +309,27 @@ def _pair(calls: pl.DataFrame, results: pl.DataFrame) -> tuple[pl.DataFrame, pl.
     return paired, orphans
 
 
-def _ask(frame: pl.DataFrame, keys: tuple[str, ...], dtypes: Mapping[str, Any],
-         question: Callable[..., tuple[Any, ...]]) -> pl.DataFrame:
+def _ask(
+    frame: pl.DataFrame, keys: tuple[str, ...], dtypes: Mapping[str, Any], question: Callable[..., tuple[Any, ...]]
+) -> pl.DataFrame:
     """Ask the ruler once for every distinct combination of `keys` and join its answers."""
     distinct = frame.select(keys).unique(maintain_order=True)
     answers = [question(*row) for row in distinct.iter_rows()]
-    columns = [pl.Series(name, [answer[i] for answer in answers], dtype=dtype) for i, (name, dtype) in enumerate(dtypes.items())]
-    return frame.join(distinct.with_columns(columns), on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+    columns = [
+        pl.Series(name, [answer[i] for answer in answers], dtype=dtype)
+        for i, (name, dtype) in enumerate(dtypes.items())
+    ]
+    return frame.join(
+        distinct.with_columns(columns), on=list(keys), how="left", nulls_equal=True, maintain_order="left"
+    )
 
 
 def _session_facts(records: pl.DataFrame) -> pl.DataFrame:
     """First value of each key of a session, in the order of its records; the format's name where no harness is told."""
-    aggregated = records.sort("is_superseded", "position").group_by("session_id", maintain_order=True).agg(
-        [pl.col(name).drop_nulls().first() for name in _SESSION_FACTS]
+    aggregated = (
+        records.sort("is_superseded", "position")
+        .group_by("session_id", maintain_order=True)
+        .agg([pl.col(name).drop_nulls().first() for name in _SESSION_FACTS])
     )
     return aggregated
 
@@ -233,7 +339,8 @@ def _number_decisions(calls: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
     columns = ["run_id", "turn_key", "position"]
     both = pl.concat([calls.with_columns(_turn_key()).select(columns), turns.with_columns(_turn_key()).select(columns)])
     return (
-        both.group_by("run_id", "turn_key").agg(pl.col("position").min())
+        both.group_by("run_id", "turn_key")
+        .agg(pl.col("position").min())
         .sort("run_id", "position", "turn_key")
         .with_columns(pl.int_range(pl.len()).over("run_id").cast(pl.Int64).alias("decision"))
         .select("run_id", "turn_key", "decision")
@@ -242,27 +349,33 @@ def _number_decisions(calls: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
 
 def _turn_key() -> pl.Expr:
     return (
-        pl.when(pl.col("decision_key").is_not_null()).then("t:" + pl.col("decision_key"))
-        .otherwise("c:" + pl.col("call_id")).alias("turn_key")
+        pl.when(pl.col("decision_key").is_not_null())
+        .then("t:" + pl.col("decision_key"))
+        .otherwise("c:" + pl.col("call_id"))
+        .alias("turn_key")
     )
 
 
 def _steps(calls: pl.DataFrame, facts: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
     frame = calls.with_columns(_turn_key()).join(numbers, on=["run_id", "turn_key"], how="left")
     known = facts.select(
-        "session_id", pl.col("cwd").alias("base"), pl.col("harness").alias("harness_known"),
-        pl.col("project").alias("project_known"), pl.col("group").alias("group_known"), pl.col("model").alias("model_known"),
+        "session_id",
+        pl.col("cwd").alias("base"),
+        pl.col("harness").alias("harness_known"),
+        pl.col("project").alias("project_known"),
+        pl.col("group").alias("group_known"),
+        pl.col("model").alias("model_known"),
     )
     frame = frame.join(known, on="session_id", how="left").sort("position")
-    frame = _ask(
-        frame, _OUTCOME_KEYS, {"outcome": STR, "outcome_reason": STR, "source_asked": STR}, rule.outcome
-    )
+    frame = _ask(frame, _OUTCOME_KEYS, {"outcome": STR, "outcome_reason": STR, "source_asked": STR}, rule.outcome)
     frame = _ask(frame, ("target", "base"), {"target_placed": STR}, lambda target, base: (rule.place(target, base),))
     frame = _place_targets(frame)
     is_failure = pl.col("outcome") == "failure"
     frame = frame.with_columns(
         pl.when(is_failure & (pl.col("outcome_reason") == "timeout") & pl.col("error_code").is_null())
-        .then(pl.lit("timeout")).otherwise(pl.when(is_failure).then(pl.col("error_code"))).alias("error_code"),
+        .then(pl.lit("timeout"))
+        .otherwise(pl.when(is_failure).then(pl.col("error_code")))
+        .alias("error_code"),
         pl.when(is_failure).then(pl.col("message").fill_null("")).alias("message"),
         pl.when(is_failure).then(pl.col("signature")).alias("signature"),
         pl.coalesce("source_asked", "outcome_source", pl.lit("none")).alias("outcome_source"),
@@ -270,15 +383,21 @@ def _steps(calls: pl.DataFrame, facts: pl.DataFrame, numbers: pl.DataFrame) -> p
         pl.coalesce("state_hash_result", "state_hash").alias("state_hash"),
         pl.coalesce("harness_known", "format").alias("harness"),
         pl.coalesce("model", "model_known").alias("model"),
-        pl.col("project_known").alias("project"), pl.col("group_known").alias("group"),
-        pl.col("target_placed").alias("target"), pl.col("targets_placed").alias("targets"),
+        pl.col("project_known").alias("project"),
+        pl.col("group_known").alias("group"),
+        pl.col("target_placed").alias("target"),
+        pl.col("targets_placed").alias("targets"),
     )
     frame = _sign(frame)
     return _in_run_order(frame)
 
 
 def _place_targets(frame: pl.DataFrame) -> pl.DataFrame:
-    many = frame.select("position", "targets", "base").explode("targets", empty_as_null=True).filter(pl.col("targets").is_not_null())
+    many = (
+        frame.select("position", "targets", "base")
+        .explode("targets", empty_as_null=True)
+        .filter(pl.col("targets").is_not_null())
+    )
     placed = _ask(many, ("targets", "base"), {"placed": STR}, lambda target, base: (rule.place(target, base),))
     grouped = placed.group_by("position", maintain_order=True).agg(pl.col("placed").alias("targets_placed"))
     return frame.join(grouped, on="position", how="left", maintain_order="left")
@@ -288,7 +407,8 @@ def _sign(frame: pl.DataFrame) -> pl.DataFrame:
     """Signatures for failures whose call was not known while reading; shorten messages for show."""
     lacks = (pl.col("outcome") == "failure") & pl.col("signature").is_null()
     asked = _ask(
-        frame.with_columns(pl.when(lacks).then(pl.col("message")).alias("unsigned")), ("tool", "error_code", "unsigned"),
+        frame.with_columns(pl.when(lacks).then(pl.col("message")).alias("unsigned")),
+        ("tool", "error_code", "unsigned"),
         {"signature_asked": STR},
         lambda tool, code, message: (None if message is None else rule.signature(tool, code or "", message),),
     )
@@ -311,24 +431,30 @@ def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
     ).with_columns((pl.col("place_rank") > pl.col("best_rank")).alias("is_guest"))
     is_timed_host = ~pl.col("is_guest") & pl.col("has_result") & pl.col("ts").is_not_null()
     frame = frame.with_columns(is_timed_host.any().over("run_id").alias("has_timed_host"))
-    hosts = frame.filter(is_timed_host).select(
-        "run_id", pl.col("ts"), pl.col("place").alias("anchor")
-    ).sort("ts", "anchor")
+    hosts = (
+        frame.filter(is_timed_host).select("run_id", pl.col("ts"), pl.col("place").alias("anchor")).sort("ts", "anchor")
+    )
     guests = frame.filter("is_guest")
     last = frame.select(pl.col("place").max()).item() if frame.height else 0
     if guests.height:
-        anchored = guests.sort("ts", "place", nulls_last=True).join_asof(
-            hosts, on="ts", by="run_id", strategy="backward", check_sortedness=False
-        ).select("position", "anchor")
+        anchored = (
+            guests.sort("ts", "place", nulls_last=True)
+            .join_asof(hosts, on="ts", by="run_id", strategy="backward", check_sortedness=False)
+            .select("position", "anchor")
+        )
         frame = frame.join(anchored, on="position", how="left")
     else:
         frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias("anchor"))
     return (
         frame.with_columns(
-            pl.when(~pl.col("is_guest")).then(pl.col("place"))
-            .when(pl.col("anchor").is_not_null()).then(pl.col("anchor"))
-            .when(pl.col("ts").is_null() | ~pl.col("has_timed_host")).then(pl.lit(last))
-            .otherwise(-1).alias("host_place")
+            pl.when(~pl.col("is_guest"))
+            .then(pl.col("place"))
+            .when(pl.col("anchor").is_not_null())
+            .then(pl.col("anchor"))
+            .when(pl.col("ts").is_null() | ~pl.col("has_timed_host"))
+            .then(pl.lit(last))
+            .otherwise(-1)
+            .alias("host_place")
         )
         .sort("run_id", ~pl.col("has_result"), "host_place", "is_guest", "place", "position")
         .with_columns(pl.int_range(pl.len()).over("run_id").cast(pl.Int64).alias("step"))
@@ -338,7 +464,9 @@ def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
 def _turns(turns: pl.DataFrame, numbers: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     known = facts.select("session_id", pl.col("model").alias("model_known"))
     numbered = turns.with_columns(_turn_key()).join(numbers, on=["run_id", "turn_key"], how="inner")
-    return numbered.join(known, on="session_id", how="left").with_columns(pl.coalesce("model", "model_known").alias("model"))
+    return numbered.join(known, on="session_id", how="left").with_columns(
+        pl.coalesce("model", "model_known").alias("model")
+    )
 
 
 def _enrolment(ordered: pl.DataFrame, shadows: pl.DataFrame) -> pl.DataFrame:
@@ -352,37 +480,53 @@ def _enrolment(ordered: pl.DataFrame, shadows: pl.DataFrame) -> pl.DataFrame:
         .sort("position")
         .unique("session_id", keep="first", maintain_order=True)
         .select(
-            "session_id", pl.col("ts").alias("enrolled_at"), pl.col("source_file").alias("enrolled_file"),
-            pl.col("source_line").alias("enrolled_line"), (pl.col("type") == "session").alias("is_enrolled"),
+            "session_id",
+            pl.col("ts").alias("enrolled_at"),
+            pl.col("source_file").alias("enrolled_file"),
+            pl.col("source_line").alias("enrolled_line"),
+            (pl.col("type") == "session").alias("is_enrolled"),
         )
     )
 
 
 def _sessions(kept: pl.DataFrame, steps: pl.DataFrame, facts: pl.DataFrame, enrolment: pl.DataFrame) -> pl.DataFrame:
-    spans = kept.sort("position").group_by("session_id", maintain_order=True).agg(
-        pl.col("ts").min().alias("first_at"), pl.col("ts").max().alias("last_at"),
-        pl.col("format").sort_by("rank", "position").first().alias("format"),
-        (pl.col("rank").min()).alias("best_rank"),
-        pl.col("model").filter(pl.col("type").is_in(["call", "turn"])).drop_nulls().first().alias("model_used"),
-        pl.col("run_id").filter(pl.col("type").is_in(["call", "result", "turn"])).n_unique().alias("count_runs"),
+    spans = (
+        kept.sort("position")
+        .group_by("session_id", maintain_order=True)
+        .agg(
+            pl.col("ts").min().alias("first_at"),
+            pl.col("ts").max().alias("last_at"),
+            pl.col("format").sort_by("rank", "position").first().alias("format"),
+            (pl.col("rank").min()).alias("best_rank"),
+            pl.col("model").filter(pl.col("type").is_in(["call", "turn"])).drop_nulls().first().alias("model_used"),
+            pl.col("run_id").filter(pl.col("type").is_in(["call", "result", "turn"])).n_unique().alias("count_runs"),
+        )
     )
     counts = steps.group_by("session_id").agg(
-        pl.len().alias("count_steps"), is_attempt().sum().alias("count_attempts"),
+        pl.len().alias("count_steps"),
+        is_attempt().sum().alias("count_attempts"),
         (is_attempt() & (pl.col("outcome") == "failure")).sum().alias("count_failures"),
         (pl.col("outcome") == "unknown").sum().alias("count_unknown"),
         (~pl.col("has_result")).any().alias("has_waiting"),
     )
     bases = _ask(facts, ("cwd",), {"cwd_placed": STR}, lambda cwd: (None if cwd is None else rule.place(cwd, None),))
     frame = (
-        spans.join(bases, on="session_id", how="left").join(counts, on="session_id", how="left")
+        spans.join(bases, on="session_id", how="left")
+        .join(counts, on="session_id", how="left")
         .join(enrolment, on="session_id", how="left")
     )
     return frame.with_columns(
-        pl.coalesce("harness", "format").alias("harness"), pl.coalesce("model", "model_used").alias("model"),
-        pl.col("cwd_placed").fill_null("").alias("cwd"), pl.col("parent_session").alias("parent_session_id"),
-        pl.col("has_waiting").fill_null(False).alias("is_open"), pl.col("is_enrolled").fill_null(False),
+        pl.coalesce("harness", "format").alias("harness"),
+        pl.coalesce("model", "model_used").alias("model"),
+        pl.col("cwd_placed").fill_null("").alias("cwd"),
+        pl.col("parent_session").alias("parent_session_id"),
+        pl.col("has_waiting").fill_null(False).alias("is_open"),
+        pl.col("is_enrolled").fill_null(False),
         (pl.col("enrolled_line").is_not_null() & ~pl.col("is_enrolled")).alias("is_late_enrolment"),
-        *[pl.col(name).fill_null(0) for name in ("count_runs", "count_steps", "count_attempts", "count_failures", "count_unknown")],
+        *[
+            pl.col(name).fill_null(0)
+            for name in ("count_runs", "count_steps", "count_attempts", "count_failures", "count_unknown")
+        ],
     )
 
 
@@ -397,8 +541,10 @@ def _guards(guards: pl.DataFrame, calls: pl.DataFrame, steps: pl.DataFrame) -> p
     if not listed.height:
         return listed.with_columns(pl.lit(None, dtype=pl.Int64).alias("step"))
     places = steps.select("run_id", pl.col("place").alias("position"), pl.col("step").alias("step")).sort("position")
-    return listed.drop("step", strict=False).sort("position").join_asof(
-        places, on="position", by="run_id", strategy="backward", check_sortedness=False
+    return (
+        listed.drop("step", strict=False)
+        .sort("position")
+        .join_asof(places, on="position", by="run_id", strategy="backward", check_sortedness=False)
     )
 
 
@@ -414,14 +560,22 @@ def find_shadows(index: pl.DataFrame) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"session_id": STR, "uid": STR, "reason_shadow": STR})
     if not shared.height:
         return empty
-    holders = index.join(shared, on="uid", how="semi").group_by("uid").agg(pl.col("session_id").unique().sort().alias("holders"))
+    holders = (
+        index.join(shared, on="uid", how="semi")
+        .group_by("uid")
+        .agg(pl.col("session_id").unique().sort().alias("holders"))
+    )
     involved = holders.select(pl.col("holders").explode(empty_as_null=True).unique())["holders"].to_list()
     mine: dict[str, dict[str, Any]] = {session: {} for session in involved}
     parents: dict[str, set[str]] = {session: set() for session in involved}
-    for session, uid, ts, parent in index.filter(pl.col("session_id").is_in(involved)).select(
-        "session_id", "uid", "ts", "parent_session"
-    ).iter_rows():
-        if uid is not None and (uid not in mine[session] or (ts is not None and (mine[session][uid] is None or ts < mine[session][uid]))):
+    for session, uid, ts, parent in (
+        index.filter(pl.col("session_id").is_in(involved))
+        .select("session_id", "uid", "ts", "parent_session")
+        .iter_rows()
+    ):
+        if uid is not None and (
+            uid not in mine[session] or (ts is not None and (mine[session][uid] is None or ts < mine[session][uid]))
+        ):
             mine[session][uid] = ts
         if parent:
             parents[session].add(parent)
@@ -463,7 +617,7 @@ def record_index(records: pl.LazyFrame) -> pl.DataFrame:
     """What `find_shadows` needs of the lake's records; sessions' named parents ride along."""
     marks = records.filter(
         (pl.col("is_global") & (pl.col("type") != "session")) | pl.col("parent_session").is_not_null()
-    ).select("session_id", pl.when(pl.col("type") != "session").then(pl.col("uid")).alias("uid"), "ts", "parent_session")
+    ).select(
+        "session_id", pl.when(pl.col("type") != "session").then(pl.col("uid")).alias("uid"), "ts", "parent_session"
+    )
     return marks.collect()
-
-

@@ -57,7 +57,7 @@ CREATE TABLE files(
 
 
 def bucket_of(session_id: str) -> int:
-    """Bucket of a session, so of all its runs: what a run needs (enrolment, working directory, parent) lies together."""
+    """Bucket of a session, so of all its runs: what a run needs (enrolment, first folder, parent) lies together."""
     name = session_id.partition("/")[0]  # a session "s/a" must lie beside the subagent "a" of "s"
     return int(hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8], 16) % BUCKETS
 
@@ -85,7 +85,8 @@ class Snapshot:
     def paths(self, name: str, bucket: int | None = None) -> list[Path]:
         """Files of table `name`, in a fixed order."""
         return [
-            self.root / f.path for f in sorted(self.files, key=lambda f: (f.bucket, f.path))
+            self.root / f.path
+            for f in sorted(self.files, key=lambda f: (f.bucket, f.path))
             if f.name == name and (bucket is None or f.bucket == bucket)
         ]
 
@@ -137,9 +138,13 @@ class Lake:
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise LakeError(f"{path}: damaged manifest; run `loopstats ingest` once, it is written anew from the ledger") from error
+            raise LakeError(
+                f"{path}: damaged manifest; run `loopstats ingest` once, it is written anew from the ledger"
+            ) from error
         if version > SCHEMA_VERSION:
-            raise LakeError(f"{self.root}: lake of schema {version}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats")
+            raise LakeError(
+                f"{self.root}: lake of schema {version}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats"
+            )
         return Snapshot(self.root, generation, files)
 
     @contextlib.contextmanager
@@ -166,7 +171,7 @@ class Lake:
         is_new = not path.exists() or path.stat().st_size == 0
         if is_new and ((self.root / MANIFEST).exists() or (self.root / DATA).exists()):
             raise LakeError(
-                f"{path}: the ledger is missing but data is there; restore it, or move {self.root} away and ingest again"
+                f"{path}: the ledger is missing but data is there; restore it, or move the lake away and ingest again"
             )
         try:
             ledger = sqlite3.connect(path, isolation_level=None)
@@ -186,11 +191,15 @@ class Lake:
         except sqlite3.OperationalError as error:
             raise _operational(path, error) from error
         except sqlite3.DatabaseError as error:
-            raise LakeError(f"{path}: damaged ledger ({error}); restore it, or move {self.root} away and ingest again") from error
+            raise LakeError(
+                f"{path}: damaged ledger ({error}); restore it, or move {self.root} away and ingest again"
+            ) from error
         if row is None or check != ("ok",):
             raise LakeError(f"{path}: damaged ledger; restore it, or move {self.root} away and ingest again")
         if int(row[0]) > SCHEMA_VERSION:
-            raise LakeError(f"{self.root}: lake of schema {row[0]}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats")
+            raise LakeError(
+                f"{self.root}: lake of schema {row[0]}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats"
+            )
         return ledger
 
 
@@ -250,14 +259,21 @@ class Writer:
         _write_synced(self.root / path, data)
         return DataFile(path.as_posix(), table.name, bucket, frame.height, len(data), hashlib.sha256(data).hexdigest())
 
-    def commit(self, sources: Sequence[dict[str, Any]], rejects: Sequence[tuple[int, int, int, str, str | None]],
-               cleared: Sequence[int], meta: dict[str, str]) -> None:
+    def commit(
+        self,
+        sources: Sequence[dict[str, Any]],
+        rejects: Sequence[tuple[int, int, int, str, str | None]],
+        cleared: Sequence[int],
+        meta: dict[str, str],
+    ) -> None:
         """Make everything staged true at once: files, `sources` (whole rows by source_id), rejects and `meta`.
 
         `cleared` are sources whose old rejects go away (they were read anew).
         """
         folders = {(self.root / f.path).parent for f in self._added}
-        for folder in sorted(folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())):
+        for folder in sorted(
+            folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())
+        ):
             _sync_folder(folder)
         generation = self.generation + 1
         execute = self.ledger.execute
@@ -265,7 +281,9 @@ class Writer:
         try:
             for row in sources:
                 names = ",".join(row)
-                execute(f"INSERT OR REPLACE INTO sources({names}) VALUES({','.join('?' * len(row))})", tuple(row.values()))
+                execute(
+                    f"INSERT OR REPLACE INTO sources({names}) VALUES({','.join('?' * len(row))})", tuple(row.values())
+                )
             for source_id in cleared:
                 execute("DELETE FROM rejects WHERE source_id=?", (source_id,))
             self.ledger.executemany("INSERT OR REPLACE INTO rejects VALUES(?,?,?,?,?)", rejects)
@@ -275,7 +293,8 @@ class Writer:
             )
             self.ledger.executemany("UPDATE files SET removed=? WHERE path=?", [(generation, p) for p in self._removed])
             self.ledger.executemany(
-                "INSERT OR REPLACE INTO meta VALUES(?,?)", [*meta.items(), ("generation", str(generation)), ("version", __version__)]
+                "INSERT OR REPLACE INTO meta VALUES(?,?)",
+                [*meta.items(), ("generation", str(generation)), ("version", __version__)],
             )
             execute("COMMIT")
         except BaseException:
@@ -299,7 +318,12 @@ class Writer:
 
     def _publish(self) -> None:
         files = [vars(f) for f in self.snapshot().files]
-        manifest = {"schema_version": SCHEMA_VERSION, "generation": self.generation, "version": __version__, "files": files}
+        manifest = {
+            "schema_version": SCHEMA_VERSION,
+            "generation": self.generation,
+            "version": __version__,
+            "files": files,
+        }
         temporary = self.root / f".{MANIFEST}.new"
         _write_synced(temporary, json.dumps(manifest, indent=1, sort_keys=True).encode())
         temporary.replace(self.root / MANIFEST)
@@ -350,7 +374,9 @@ def _storage_errors(root: Path) -> Iterator[None]:
         raise _operational(root / LEDGER, error) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageError(f"{error.filename or root}: disk full; free some space and run again, nothing is lost") from error
+            raise StorageError(
+                f"{error.filename or root}: disk full; free some space and run again, nothing is lost"
+            ) from error
         if error.errno in (errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM):
             raise StorageError(f"{error.filename or root}: {error.strerror}") from error
         raise

@@ -523,7 +523,8 @@ claimed bool claimed
 """,
 }
 RECORD_TYPES: dict[str, Table] = {
-    name: Table(name, f"records of type {name}", (), _columns(_COMMON) + _columns(text)) for name, text in _BY_TYPE.items()
+    name: Table(name, f"records of type {name}", (), _columns(_COMMON) + _columns(text))
+    for name, text in _BY_TYPE.items()
 }
 RECORDS = Table(
     "records",
@@ -613,7 +614,7 @@ target str! target
 
 RESETS = Table(
     "resets",
-    "one row per reset of a guard's counter to zero; a finding where the reason is unproductive; length in steps between",
+    "one row per reset of a guard's counter to zero; a finding where the reason is unproductive",
     ("session_id", "guard"),
     _columns("""
 run_id str! run

@@ -42,7 +42,10 @@ process.stdin.on('end', () => { require('fs').appendFileSync(process.argv[2], da
 def event(number: int, session: str, is_failed: bool) -> dict[str, Any]:
     """A shell call that succeeded, or one that failed with a message of its own."""
     told: dict[str, Any] = {
-        "session_id": session, "cwd": "/project", "tool_name": "Bash", "tool_use_id": f"toolu_01{number:022d}",
+        "session_id": session,
+        "cwd": "/project",
+        "tool_name": "Bash",
+        "tool_use_id": f"toolu_01{number:022d}",
         "tool_input": {"command": f"cd /project && pytest tests/test_{number}.py -q | tail -5"},
     }
     if is_failed:
@@ -60,7 +63,7 @@ def timed(words: list[str], told: dict[str, Any], env: dict[str, str]) -> float:
 
 
 def ratio(name: str, ours: list[float], theirs: list[float], most: float | None) -> bool:
-    """Print one row: the median of the pairs' ratios, both best times, and whether it holds (`most` None: no promise)."""
+    """Print one row: the median of the pairs' ratios, both best times, the verdict (`most` None: no promise)."""
     found = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
     is_kept = most is None or found <= most
     verdict = "for information" if most is None else f"at most {most}: {'holds' if is_kept else 'FAILS'}"
@@ -104,7 +107,8 @@ def main(pairs: int) -> int:
         times = measure(Path(name), node, pairs)
     holds = [
         ratio(f"after 5,000 steps : in a new session, {kind}", times[f"long {kind}"], times[kind], MOST_SLOWDOWN)
-        for kind in ("ok", "failed")]
+        for kind in ("ok", "failed")
+    ]
     if not node:
         print("no node on this machine: nothing to compare with")
         return 3

@@ -44,7 +44,9 @@ class Head:
     the whole file parsed as one JSON value, or None where it is not one or the file is JSON Lines.
     """
 
-    def __init__(self, name: str, text: str, records: list[dict[str, Any]], document: Any = None, is_zip: bool = False) -> None:
+    def __init__(
+        self, name: str, text: str, records: list[dict[str, Any]], document: Any = None, is_zip: bool = False
+    ) -> None:
         self.name = name
         self.text = text
         self.records = records
@@ -53,7 +55,7 @@ class Head:
 
 
 class Source:
-    """The file being read: `path` for reports and for looking up companions (never for identities), `name` its last part."""
+    """The file being read: `path` to look up companions (never for an identity), `name` its last part."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -160,8 +162,13 @@ class Emit:
     result) goes on with the reader's state when a file grows.
     """
 
-    def __init__(self, fmt: Format, source_id: int, pending: dict[str, list[Any]] | None = None,
-                 tool_rows: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        fmt: Format,
+        source_id: int,
+        pending: dict[str, list[Any]] | None = None,
+        tool_rows: dict[str, str] | None = None,
+    ) -> None:
         self.rows: dict[str, list[tuple[Any, ...]]] = {}
         self.nothing_types: dict[str, int] = {}
         self.fold_reasons: dict[str, int] = {}
@@ -229,8 +236,17 @@ class Emit:
         """The current record is a copy that the reader itself recognises (a count that is sent again)."""
         self._noted = ("fold", reason)
 
-    def _add(self, kind: str, session: str, agent: str | None, ts: Any, identity: str | None, key: tuple[str | None, ...],
-             values: tuple[Any, ...], parent_agent: str | None = None) -> None:
+    def _add(
+        self,
+        kind: str,
+        session: str,
+        agent: str | None,
+        ts: Any,
+        identity: str | None,
+        key: tuple[str | None, ...],
+        values: tuple[Any, ...],
+        parent_agent: str | None = None,
+    ) -> None:
         if not session:
             raise Reject("no_session")
         session, agent = rule.safe_id(session), None if agent is None else rule.safe_id(agent)
@@ -238,19 +254,50 @@ class Emit:
         if us is not None and self.first_ts is None:
             self.first_ts = us
         uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
-        row = (kind, session, agent, parent_agent, uid, identity is not None, us, self._source_id, self.line,
-               self._ordinal, self._format.rank, self._format.name, *values)
+        row = (
+            kind,
+            session,
+            agent,
+            parent_agent,
+            uid,
+            identity is not None,
+            us,
+            self._source_id,
+            self.line,
+            self._ordinal,
+            self._format.rank,
+            self._format.name,
+            *values,
+        )
         if not all(value.isascii() for value in row if value.__class__ is str):
             row = tuple(_storable(value) for value in row)
         self.rows.setdefault(kind, []).append(row)
         self._journal.append(kind)
         self._ordinal += 1
 
-    def call(self, *, session: str, call_id: str, tool: str, arguments: Any, ts: Any = None, agent: str | None = None,
-             parent_agent: str | None = None, decision: str | None = None, cwd: str | None = None,
-             model: str | None = None, actor: str = "agent", identity: str | None = None, kind: str | None = None,
-             action: str | None = None, target: str | None = None, targets: list[str] | None = None,
-             fingerprint: str | None = None, cycle: str | None = None, state_hash: str | None = None) -> None:
+    def call(
+        self,
+        *,
+        session: str,
+        call_id: str,
+        tool: str,
+        arguments: Any,
+        ts: Any = None,
+        agent: str | None = None,
+        parent_agent: str | None = None,
+        decision: str | None = None,
+        cwd: str | None = None,
+        model: str | None = None,
+        actor: str = "agent",
+        identity: str | None = None,
+        kind: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        targets: list[str] | None = None,
+        fingerprint: str | None = None,
+        cycle: str | None = None,
+        state_hash: str | None = None,
+    ) -> None:
         """A tool call as the agent asked for it.
 
         `call_id` is unique in (session, agent). `decision` is the log's id of the model turn (None: a turn of its
@@ -265,20 +312,57 @@ class Emit:
         self.pending[f"{session}\x1f{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
         masked = [_storable(rule.mask_secrets(text)) for text in (targets or facts.targets)]
         self._add(
-            "call", session, agent, ts, identity, (call_id,),
-            (call_id, tool, rule.mask_secrets(facts.action), facts.kind, facts.kind_source, facts.kind_differs,
-             rule.mask_secrets(facts.target), masked, rule.safe_hash(fingerprint) or facts.fingerprint, facts.program,
-             facts.is_exit_masked, facts.is_piped, _id(decision), _label(cycle), rule.safe_hash(state_hash), _label(model),
-             actor),
+            "call",
+            session,
+            agent,
+            ts,
+            identity,
+            (call_id,),
+            (
+                call_id,
+                tool,
+                rule.mask_secrets(facts.action),
+                facts.kind,
+                facts.kind_source,
+                facts.kind_differs,
+                rule.mask_secrets(facts.target),
+                masked,
+                rule.safe_hash(fingerprint) or facts.fingerprint,
+                facts.program,
+                facts.is_exit_masked,
+                facts.is_piped,
+                _id(decision),
+                _label(cycle),
+                rule.safe_hash(state_hash),
+                _label(model),
+                actor,
+            ),
             parent_agent,
         )
 
-    def result(self, *, session: str, call_id: str, text: str | None, ts: Any = None, agent: str | None = None,
-               is_error: bool | None = None, exit_code: int | None = None, outcome: str | None = None,
-               reason: str | None = None, source: str | None = None, is_timeout: bool = False,
-               structured_code: str | None = None, signature: str | None = None, error_code: str | None = None,
-               identity: str | None = None, is_truncated: bool | None = None, overflow_path: str | None = None,
-               duration_ms: int | None = None, state_hash: str | None = None) -> None:
+    def result(
+        self,
+        *,
+        session: str,
+        call_id: str,
+        text: str | None,
+        ts: Any = None,
+        agent: str | None = None,
+        is_error: bool | None = None,
+        exit_code: int | None = None,
+        outcome: str | None = None,
+        reason: str | None = None,
+        source: str | None = None,
+        is_timeout: bool = False,
+        structured_code: str | None = None,
+        signature: str | None = None,
+        error_code: str | None = None,
+        identity: str | None = None,
+        is_truncated: bool | None = None,
+        overflow_path: str | None = None,
+        duration_ms: int | None = None,
+        state_hash: str | None = None,
+    ) -> None:
         """What came back for a call.
 
         `is_error` and `exit_code` are the log's own facts (None: it has none). `outcome` (`vetoed`, `unknown`, or any
@@ -290,8 +374,14 @@ class Emit:
         reason = reason if reason in rule.REASONS else None
         known = self.pending.pop(f"{session}\x1f{agent or ''}\x1f{call_id}", None)
         reading = read_answer(
-            text, None if known is None else known[1], known is not None and bool(known[2]), is_error=is_error,
-            exit_code=exit_code, outcome=outcome, is_timeout=is_timeout, structured_code=structured_code,
+            text,
+            None if known is None else known[1],
+            known is not None and bool(known[2]),
+            is_error=is_error,
+            exit_code=exit_code,
+            outcome=outcome,
+            is_timeout=is_timeout,
+            structured_code=structured_code,
             error_code=None if error_code is None else rule.safe_label(error_code),
         )
         code, message = reading.code, reading.message
@@ -300,18 +390,53 @@ class Emit:
             signature = signature or rule.signature(known[0], code or "", message)
             message = message[: rule.MESSAGE_SHOWN]
         if source is None:
-            source = "log" if outcome else "flag" if is_error is not None else "exit" if exit_code is not None else "none"
+            source = (
+                "log" if outcome else "flag" if is_error is not None else "exit" if exit_code is not None else "none"
+            )
         self._add(
-            "result", session, agent, ts, identity, (call_id,),
-            (call_id, is_error, exit_code, outcome, reason, source, is_timeout, reading.is_summary_failed,
-             reading.has_error_text, code,
-             message, signature, is_signature_log, rule.result_hash(text), is_truncated,
-             rule.mask_secrets(overflow_path) if overflow_path else None, duration_ms, rule.safe_hash(state_hash)),
+            "result",
+            session,
+            agent,
+            ts,
+            identity,
+            (call_id,),
+            (
+                call_id,
+                is_error,
+                exit_code,
+                outcome,
+                reason,
+                source,
+                is_timeout,
+                reading.is_summary_failed,
+                reading.has_error_text,
+                code,
+                message,
+                signature,
+                is_signature_log,
+                rule.result_hash(text),
+                is_truncated,
+                rule.mask_secrets(overflow_path) if overflow_path else None,
+                duration_ms,
+                rule.safe_hash(state_hash),
+            ),
         )
 
-    def turn(self, *, session: str, decision: str, ts: Any = None, agent: str | None = None, model: str | None = None,
-             tokens_input: int | None = None, tokens_output: int | None = None, tokens_cache_read: int | None = None,
-             tokens_cache_write: int | None = None, cost_usd: float | None = None, identity: str | None = None) -> None:
+    def turn(
+        self,
+        *,
+        session: str,
+        decision: str,
+        ts: Any = None,
+        agent: str | None = None,
+        model: str | None = None,
+        tokens_input: int | None = None,
+        tokens_output: int | None = None,
+        tokens_cache_read: int | None = None,
+        tokens_cache_write: int | None = None,
+        cost_usd: float | None = None,
+        identity: str | None = None,
+    ) -> None:
         """The usage of one model turn; of several records of one (session, agent, decision) the last wins.
 
         `tokens_input` excludes cache reads and writes. `cost_usd` only where the log states it.
@@ -320,64 +445,195 @@ class Emit:
         if isinstance(cost_usd, (int, float)) and not isinstance(cost_usd, bool) and 0 <= cost_usd < 1e9:
             micros = round(cost_usd * 1_000_000)
         self._add(
-            "turn", session, agent, ts, identity, (decision,),
-            (_id(decision), _label(model), _count(tokens_input), _count(tokens_output), _count(tokens_cache_read),
-             _count(tokens_cache_write), micros),
+            "turn",
+            session,
+            agent,
+            ts,
+            identity,
+            (decision,),
+            (
+                _id(decision),
+                _label(model),
+                _count(tokens_input),
+                _count(tokens_output),
+                _count(tokens_cache_read),
+                _count(tokens_cache_write),
+                micros,
+            ),
         )
 
-    def session(self, *, session: str, ts: Any = None, agent: str | None = None, parent_agent: str | None = None,
-                cwd: str | None = None, project: str | None = None, harness: str | None = None,
-                version: str | None = None, model: str | None = None, task: str | None = None, group: str | None = None,
-                parent_session: str | None = None, experiment: str | None = None, salt_id: str | None = None,
-                share_bp: int | None = None, epoch: str | None = None, rule_digest: str | None = None,
-                identity: str | None = None) -> None:
-        """Facts of the session; of several records the first value of each key stands, the first `experiment` enrols."""
+    def session(
+        self,
+        *,
+        session: str,
+        ts: Any = None,
+        agent: str | None = None,
+        parent_agent: str | None = None,
+        cwd: str | None = None,
+        project: str | None = None,
+        harness: str | None = None,
+        version: str | None = None,
+        model: str | None = None,
+        task: str | None = None,
+        group: str | None = None,
+        parent_session: str | None = None,
+        experiment: str | None = None,
+        salt_id: str | None = None,
+        share_bp: int | None = None,
+        epoch: str | None = None,
+        rule_digest: str | None = None,
+        identity: str | None = None,
+    ) -> None:
+        """Facts of the session; the first value of each key stands, the first `experiment` enrols."""
         if task is not None and len(task) > 80:
             task = hashlib.sha256(task.encode("utf-8", "replace")).hexdigest()[:16]
-        labels = [None if value is None else rule.safe_label(value) for value in (project, harness, version, model, task, group)]
+        labels = [
+            None if value is None else rule.safe_label(value)
+            for value in (project, harness, version, model, task, group)
+        ]
         self._add(
-            "session", session, agent, ts, identity,
+            "session",
+            session,
+            agent,
+            ts,
+            identity,
             (str(self._source_id), str(self.line), str(self._ordinal)),
-            (rule.mask_secrets(cwd) if cwd else None, *labels, _id(parent_session), _label(experiment),
-             rule.safe_hash(salt_id), _share(share_bp), _label(epoch), rule.safe_hash(rule_digest)),
+            (
+                rule.mask_secrets(cwd) if cwd else None,
+                *labels,
+                _id(parent_session),
+                _label(experiment),
+                rule.safe_hash(salt_id),
+                _share(share_bp),
+                _label(epoch),
+                rule.safe_hash(rule_digest),
+            ),
             parent_agent,
         )
 
-    def delivery(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
-                 experiment: str | None = None, signature: str | None = None, arm: str | None = None,
-                 is_delivered: bool | None = None, tier: int | None = None, reason: str | None = None,
-                 text_sha256: str | None = None, call_id: str | None = None) -> None:
+    def delivery(
+        self,
+        *,
+        session: str,
+        agent: str | None = None,
+        ts: Any = None,
+        identity: str | None = None,
+        experiment: str | None = None,
+        signature: str | None = None,
+        arm: str | None = None,
+        is_delivered: bool | None = None,
+        tier: int | None = None,
+        reason: str | None = None,
+        text_sha256: str | None = None,
+        call_id: str | None = None,
+    ) -> None:
         """The log's record that an intervention was delivered or withheld."""
-        self._told("delivery", session, agent, ts, identity,
-                   (_label(experiment), rule.safe_hash(signature), _arm(arm), is_delivered, as_int(tier), _label(reason),
-                   rule.safe_hash(text_sha256), _id(call_id)))
+        self._told(
+            "delivery",
+            session,
+            agent,
+            ts,
+            identity,
+            (
+                _label(experiment),
+                rule.safe_hash(signature),
+                _arm(arm),
+                is_delivered,
+                as_int(tier),
+                _label(reason),
+                rule.safe_hash(text_sha256),
+                _id(call_id),
+            ),
+        )
 
-    def loop(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
-             experiment: str | None = None, signature: str | None = None, rule_name: str | None = None,
-             rule_digest: str | None = None, arm: str | None = None, arm_bp: int | None = None,
-             share_bp: int | None = None, epoch: str | None = None, call_id: str | None = None) -> None:
+    def loop(
+        self,
+        *,
+        session: str,
+        agent: str | None = None,
+        ts: Any = None,
+        identity: str | None = None,
+        experiment: str | None = None,
+        signature: str | None = None,
+        rule_name: str | None = None,
+        rule_digest: str | None = None,
+        arm: str | None = None,
+        arm_bp: int | None = None,
+        share_bp: int | None = None,
+        epoch: str | None = None,
+        call_id: str | None = None,
+    ) -> None:
         """The log's own detection of a loop."""
-        self._told("loop", session, agent, ts, identity,
-                   (_label(experiment), rule.safe_hash(signature), _label(rule_name), rule.safe_hash(rule_digest), _arm(arm),
-                   as_int(arm_bp), _share(share_bp), _label(epoch), _id(call_id)))
+        self._told(
+            "loop",
+            session,
+            agent,
+            ts,
+            identity,
+            (
+                _label(experiment),
+                rule.safe_hash(signature),
+                _label(rule_name),
+                rule.safe_hash(rule_digest),
+                _arm(arm),
+                as_int(arm_bp),
+                _share(share_bp),
+                _label(epoch),
+                _id(call_id),
+            ),
+        )
 
-    def guard(self, *, session: str, name: str | None, event: str | None, agent: str | None = None, ts: Any = None,
-              identity: str | None = None, tier: int | None = None, counter: int | None = None, by: str | None = None,
-              ttl_s: int | None = None) -> None:
+    def guard(
+        self,
+        *,
+        session: str,
+        name: str | None,
+        event: str | None,
+        agent: str | None = None,
+        ts: Any = None,
+        identity: str | None = None,
+        tier: int | None = None,
+        counter: int | None = None,
+        by: str | None = None,
+        ttl_s: int | None = None,
+    ) -> None:
         """An event of the log's own safety system."""
-        self._told("guard", session, agent, ts, identity,
-                   (_label(name), _label(event), as_int(tier), as_int(counter), _label(by), as_int(ttl_s)))
+        self._told(
+            "guard",
+            session,
+            agent,
+            ts,
+            identity,
+            (_label(name), _label(event), as_int(tier), as_int(counter), _label(by), as_int(ttl_s)),
+        )
 
-    def fact(self, *, session: str, agent: str | None = None, ts: Any = None, identity: str | None = None,
-             solved: bool | None = None, ending: str | None = None, bait: str | None = None,
-             expected_ending: str | None = None, claimed: bool | None = None) -> None:
+    def fact(
+        self,
+        *,
+        session: str,
+        agent: str | None = None,
+        ts: Any = None,
+        identity: str | None = None,
+        solved: bool | None = None,
+        ending: str | None = None,
+        bait: str | None = None,
+        expected_ending: str | None = None,
+        claimed: bool | None = None,
+    ) -> None:
         """An external fact about the task: a grader's verdict, the way the run ended."""
-        self._told("fact", session, agent, ts, identity,
-                   (solved, _label(ending), _label(bait), _label(expected_ending), claimed))
+        self._told(
+            "fact",
+            session,
+            agent,
+            ts,
+            identity,
+            (solved, _label(ending), _label(bait), _label(expected_ending), claimed),
+        )
 
-    def _told(self, kind: str, session: str, agent: str | None, ts: Any, identity: str | None,
-              values: tuple[Any, ...]) -> None:
-        """A record of the log about itself; without an id it is known by its place (and, without a chain, by what it says)."""
+    def _told(
+        self, kind: str, session: str, agent: str | None, ts: Any, identity: str | None, values: tuple[Any, ...]
+    ) -> None:
+        """A record of the log about itself; without an id its place (and, without a chain, what it says) stands in."""
         place = f"{self.chain}#{self._ordinal}" if self.chain else f"{self.line}:{self._ordinal}:{values!r}"
         self._add(kind, session, agent, ts, None, (identity or place,), values)
 
@@ -413,7 +669,9 @@ def _count(value: Any) -> int | None:
 def formats() -> tuple[Format, ...]:
     """All installed formats, by name; the built-in ones first where two have one name."""
     found: dict[str, Format] = {}
-    for point in sorted(entry_points(group="loopstats.formats"), key=lambda p: (not p.value.startswith("loopstats."), p.name)):
+    for point in sorted(
+        entry_points(group="loopstats.formats"), key=lambda p: (not p.value.startswith("loopstats."), p.name)
+    ):
         loaded = point.load()()
         if not isinstance(loaded, Format):
             raise UsageError(f"entry point {point.name} ({point.value}) is not a loopstats format; see CONTRIBUTING")
