@@ -433,6 +433,23 @@ def test_codex_failures_that_the_text_tells_are_loops(tmp_path: Path) -> None:
     assert [bool(answer) for answer in tell(tmp_path, events)] == [False, False, True]
 
 
+def test_a_patch_of_codex_has_the_files_that_it_names(tmp_path: Path) -> None:
+    """DOCUMENTED: the patch comes as a command; the text of a failure stands in the answer."""
+    events = [
+        CODEX_COMMON
+        | {
+            "hook_event_name": "PostToolUse",
+            "tool_name": "apply_patch",
+            "tool_use_id": f"call_{number:022d}",
+            "tool_input": {"command": f"*** Begin Patch\n*** Update File: src/{name}.py\n@@\n-x\n+y\n*** End Patch\n"},
+            "tool_response": "apply_patch verification failed: Failed to find expected lines",
+        }
+        for number, name in enumerate("aba")
+    ]
+    assert [bool(answer) for answer in tell(tmp_path, events)] == [False, False, True]
+    assert [line["target"] for line in told(tmp_path, "step")] == ["src/a.py", "src/b.py", "src/a.py"]
+
+
 def test_double_firing_counts_once(tmp_path: Path) -> None:
     events = [event for event in LOOP for _ in range(2)] + LOOP
     assert sum(bool(answer) for answer in tell(tmp_path, events)) == 1

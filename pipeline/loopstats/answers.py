@@ -414,6 +414,20 @@ def is_codex(record: dict[str, Any]) -> bool:
     return "turn_id" in record
 
 
+def asked(record: dict[str, Any]) -> tuple[Any, str | None]:
+    """Arguments and working directory of the call that a hook input tells of.
+
+    Codex names a command's own folder among the arguments, and hands a patch on as a command.
+    """
+    arguments, cwd = record.get("tool_input"), as_str(record.get("cwd"))
+    if is_codex(record):
+        named = as_dict(arguments)
+        cwd = in_folder(cwd, as_str(named.get("workdir")) or as_str(named.get("cwd")))
+        if record.get("tool_name") == "apply_patch" and isinstance(named.get("command"), str):
+            arguments = {"input": named["command"]}
+    return arguments, cwd
+
+
 def after_call(event: str, record: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Text and facts (keywords of `Emit.result`) of the hook input that follows a call.
 

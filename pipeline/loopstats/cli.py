@@ -428,13 +428,16 @@ def lift(
 
     columns = tuple(name.strip() for item in by or () for name in item.split(",") if name.strip())
     estimate.check_early(columns, "split")
-    frame = snapshot.read("loops")
+    # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
+    frame, sessions, detections, deliveries = (
+        snapshot.scan(name).collect() for name in ("loops", "sessions", "detections", "deliveries")
+    )
     chosen = query.early_filter(frame, interval, _filters(project, model, harness, tool, where))
     readout = estimate.lift(
         frame,
-        snapshot.read("sessions"),
-        snapshot.read("detections"),
-        snapshot.read("deliveries"),
+        sessions,
+        detections,
+        deliveries,
         settings,
         as_of_us=interval.as_of_us,
         since_us=interval.since_us,
@@ -470,7 +473,7 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
         raise UsageError("--record: the as-of lies in the future, where outcomes are not known yet")
     given.snapshot()
     settings = given.settings()
-    from loopstats import run
+    from loopstats import estimate, run
     from loopstats.store import Lake
 
     readout, fresh = run.record_lift(
@@ -482,6 +485,10 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
     )
     restated = int((fresh["revision"] > 0).sum())
     given.note(f"recorded {fresh.height - restated} new and {restated} restated of {len(readout.estimates)} estimates")
+    if answer.is_plain_table:
+        snapshot = given.snapshot()
+        known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
+        readout = replace(readout, warnings=(*readout.warnings, *known))
     _finish_lift(answer, readout, interval, settings, experiment, is_all, is_record=True)
 
 

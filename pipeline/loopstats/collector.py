@@ -266,12 +266,7 @@ def judge(record: dict[str, Any], call_id: str, base: str | None, rows: dict[str
     tool = as_str(record.get("tool_name"))
     if not tool:
         raise Fault("no_tool")
-    arguments, cwd = record.get("tool_input"), as_str(record.get("cwd"))
-    if is_codex(record):
-        named = as_dict(arguments)
-        cwd = answers.in_folder(cwd, as_str(named.get("workdir")) or as_str(named.get("cwd")))
-        if tool == "apply_patch" and isinstance(named.get("command"), str):
-            arguments = {"input": named["command"]}
+    arguments, cwd = answers.asked(record)
     call = rule.read_call(tool, arguments, cwd, rows=rows)
     text, facts = answers.after_call(as_str(record.get("hook_event_name")) or "", record)
     is_error, exit_code, stated = facts.get("is_error"), facts.get("exit_code"), facts.get("outcome")

@@ -112,6 +112,12 @@ def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
     sections = data.get("experiment", {})
     if not isinstance(sections, dict):
         raise UsageError("experiment: write [experiment.NAME] with salt, share_bp and n_star")
+    hook = data.get("hook", {})
+    if not isinstance(hook, dict):
+        raise UsageError("hook: write [hook] with experiment, salt, share_bp and n_star")
+    if "experiment" in hook and "salt" in hook and hook["experiment"] not in sections:
+        terms = {key: hook[key] for key in ("salt", "share_bp", "n_star") if key in hook}
+        experiments[str(hook["experiment"])] = _experiment(str(hook["experiment"]), terms)
     for name, section in sections.items():
         experiments[name] = _experiment(name, section)
     hours = data.get("maturity_hours", DEFAULT_MATURITY_HOURS)

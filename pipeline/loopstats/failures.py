@@ -700,7 +700,7 @@ INFRA_TEXT = (
         "dns",
         "resol|name or|getaddr|notfound|eai_|dns|no such host",
         r"could(?: not|n't) resolve (?:the )?(?:host|proxy|address)|temporary failure (?:in name resolution|resolving)|name or service not k"
-        r"nown|name resolution|getaddrinfo|enotfound|eai_again|\bdns\b|no such host",
+        r"nown|name resolution|getaddrinfo|(?<![a-z])enotfound|eai_again|\bdns\b|no such host",
     ),
     (
         "network",

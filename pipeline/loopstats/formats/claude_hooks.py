@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from loopstats.answers import AFTER_BATCH, AFTER_CALL, after_call, is_codex, rejections
+from loopstats.answers import AFTER_BATCH, AFTER_CALL, after_call, asked, is_codex, rejections
 from loopstats.errors import Reject
 from loopstats.formats import (
     SPOOL,
@@ -119,14 +119,14 @@ class ClaudeHooksReader(Reader):
         tool = as_str(record.get("tool_name"))
         if not tool:
             raise Reject("no_tool")
-        arguments = record.get("tool_input")
+        arguments, cwd = asked(record)
         call_id = as_str(record.get("tool_use_id"))
         identity = call_id if is_long_id(call_id) else None
         if call_id is None:
-            call_id = self._ordinal_id(common, tool, arguments, event != BEFORE)
+            call_id = self._ordinal_id(common, tool, record.get("tool_input"), event != BEFORE)
         key = f"{common['session']}\x1f{common['agent'] or ''}\x1f{call_id}"
         if event == BEFORE or self._open.pop(key, None) is None:
-            emit.call(**common, call_id=call_id, tool=tool, arguments=arguments, cwd=as_str(record.get("cwd")),
+            emit.call(**common, call_id=call_id, tool=tool, arguments=arguments, cwd=cwd,
                       model=as_str(record.get("model")), identity=identity)
         if event == BEFORE:
             if len(self._open) >= MOST_OPEN:
