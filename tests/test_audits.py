@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -9,8 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oracle_drift as oracle
+from lines import ingest, tables_of
 from loopstats import audits, drift
+from loopstats.config import Settings
 from loopstats.tables import GUARDS, RESETS, TABLES, TURNS
+from make_drift_cases import CASES
 from test_drift import by_key, checked, edit, frame_of, look, make, run
 
 NO_TURNS, NO_GUARDS = TURNS.empty(), GUARDS.empty()
@@ -259,6 +263,8 @@ def test_research_in_other_clothes_while_a_block_is_active() -> None:
     late = [make("r", n, **step) | {"ts": at} for n, (step, at) in enumerate([(look("a"), 0), (curl, 61_000_000)])]
     assert ways(late, block | {"ts": 0, "ttl_s": 60}) == [], "its time to live is over"
     assert ways(late, block | {"ts": 0, "ttl_s": 61}) == [(1, 1, "clothes")]
+    assert ways(late, block | {"ts": 0, "ttl_s": 2**63 - 1}) == [(1, 1, "clothes")]
+    assert ways(late, block | {"ts": 0, "ttl_s": -(2**63)}) == []
 
 
 # --- resets -----------------------------------------------------------------------------------------------------------
@@ -320,6 +326,20 @@ def test_overrides_of_tier_3_and_by_a_state_that_is_over() -> None:
     )
     gone = audit_of(run(look("a")), block | {"ttl_s": 10}, lifted)
     assert gone["override tier 3"] == (0, 1), "the block had ended by itself"
+
+
+def test_case_22_an_override_is_named_with_who_did_it(tmp_path: Path) -> None:
+    ingest(tmp_path / "lake", CASES / "22-override.jsonl", settings=Settings())
+    tables = tables_of(tmp_path / "lake")
+    done = audits.audit(tables)
+    rows = done.rows.filter(pl.col("finding") == "override").select("session_id", "detail").rows()
+    assert rows == [
+        ("always-allow", "loop-guard by user"),
+        ("always-allow-on-two-targets", "loop-guard by model"),
+    ]
+    assert done.cases["override"] == (2, 3)
+    again = tables["loops"].filter(pl.col("run_id") == "always-allow-on-two-targets")
+    assert again["outcome"].to_list() == ["recurred"] and again["steps_to_outcome"].to_list() == [3]
 
 
 def test_repairs_that_fail_and_guards_that_fall_silent() -> None:

@@ -64,16 +64,25 @@ def lift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Ca
             assert cli.run_command([*asked, "--all", "-f", form]) == code
             text = capfdbinary.readouterr().out.decode().lower()
             assert "nan" not in text.replace("unnamed", "") and "inf," not in text and "infinity" not in text
-        return Found(code, {row["scope"]: row for row in body["rows"]},
-                     {warning["code"]: warning["text"] for warning in body["warnings"]})
+        return Found(
+            code,
+            {row["scope"]: row for row in body["rows"]},
+            {warning["code"]: warning["text"] for warning in body["warnings"]},
+        )
 
     return run
 
 
-
-
-def session_of(session: str, arms: Sequence[str], outcomes: Sequence[str], *, salt: str | None = SALT, at: int = 0,
-               told: Sequence[str] = ("loop", "delivery"), lie: bool = False) -> Lines:
+def session_of(
+    session: str,
+    arms: Sequence[str],
+    outcomes: Sequence[str],
+    *,
+    salt: str | None = SALT,
+    at: int = 0,
+    told: Sequence[str] = ("loop", "delivery"),
+    lie: bool = False,
+) -> Lines:
     """A session with a loop for each arm and outcome. `salt` None: in no experiment. `lie`: another arm is told."""
     clock = [START + timedelta(hours=at)]
     out: Lines = []
@@ -93,7 +102,8 @@ def session_of(session: str, arms: Sequence[str], outcomes: Sequence[str], *, sa
     seen: set[str] = set()
     for number, (arm, outcome) in enumerate(zip(arms, outcomes, strict=True)):
         signature = next(
-            text for text in (f"{number:04x}{serial:012x}" for serial in count(1))
+            text
+            for text in (f"{number:04x}{serial:012x}" for serial in count(1))
             if text not in seen and (salt is None or rule.arm_of(rule.arm_bp(salt, session, text)) == arm)
         )
         seen.add(signature)
@@ -118,7 +128,8 @@ def singles(arm: str, broke: int, recurred: int = 0, unresolved: int = 0, start:
     """Sessions of one loop each."""
     words = ["broke"] * broke + ["recurred"] * recurred + ["unresolved"] * unresolved
     return [
-        line for number, word in enumerate(words, start)
+        line
+        for number, word in enumerate(words, start)
         for line in session_of(f"{arm}-{number:03d}", [arm], [word], at=number % 200, **other)
     ]
 
@@ -133,9 +144,20 @@ def is_hidden(row: dict[str, Any]) -> bool:
 
 
 def test_no_loops(lift: Lift) -> None:
-    found = lift([{"type": "session", "session": "s", "ts": START.isoformat(), "id": "i"},
-                  {"type": "step", "session": "s", "ts": START.isoformat(), "id": "c", "tool": "Edit", "target": "a.py",
-                   "outcome": "success"}])
+    found = lift(
+        [
+            {"type": "session", "session": "s", "ts": START.isoformat(), "id": "i"},
+            {
+                "type": "step",
+                "session": "s",
+                "ts": START.isoformat(),
+                "id": "c",
+                "tool": "Edit",
+                "target": "a.py",
+                "outcome": "success",
+            },
+        ]
+    )
     assert (found.code, found.scopes.keys()) == (3, {"replay"})
     row = found.scopes["replay"]
     assert (counts(row), row["reasons"], row["verdict"]) == ((0, 0, 0, 0), ["empty_arm", "replay_has_no_verdict"], None)
@@ -292,5 +314,6 @@ def test_nothing_is_recorded_as_a_number_either(lift: Lift, capfdbinary: pytest.
     assert cli.run_command(["--lake", "lake", "-q", "lift", "--history", "-f", "json"]) == 0
     rows = json.loads(capfdbinary.readouterr().out, parse_constant=no_number)["rows"]
     assert [(row["scope"], row["reasons"], row["lift"]) for row in rows] == [
-        ("replay", ["empty_arm", "replay_has_no_verdict"], None), ("to_date", ["empty_arm"], None)
+        ("replay", ["empty_arm", "replay_has_no_verdict"], None),
+        ("to_date", ["empty_arm"], None),
     ]

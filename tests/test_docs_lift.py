@@ -1,4 +1,4 @@
-"""The documented schema of `lift` is the schema of `lift`: every key, reason and warning has its line in docs/lift.md."""
+"""docs/lift.md is the schema of `lift`: every key, reason, warning and verdict that comes out has its line there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def section(title: str) -> str:
     """The text under one heading."""
     start = PAGE.index(f"## {title}\n")
     end = PAGE.find("\n## ", start)
-    return PAGE[start:end if end > 0 else len(PAGE)]
+    return PAGE[start : end if end > 0 else len(PAGE)]
 
 
 def keys(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -55,8 +55,11 @@ def bodies(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 def test_every_key_is_documented(bodies: list[dict[str, Any]]) -> None:
     parts = {
-        "": section("The envelope"), ".rows[]": section("A row"), ".rows[].details": section("`details`"),
-        ".warnings[]": section("The envelope"), ".interval": section("The envelope"),
+        "": section("The envelope"),
+        ".rows[]": section("A row"),
+        ".rows[].details": section("`details`"),
+        ".warnings[]": section("The envelope"),
+        ".interval": section("The envelope"),
     }
     missing = set()
     for body in bodies:
@@ -79,7 +82,8 @@ def test_every_reason_warning_and_verdict_is_documented(bodies: list[dict[str, A
         for node in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             if isinstance(node, ast.Dict):
                 literals |= {
-                    value.value for key, value in zip(node.keys, node.values, strict=True)
+                    value.value
+                    for key, value in zip(node.keys, node.values, strict=True)
                     if isinstance(key, ast.Constant) and key.value == "reason" and isinstance(value, ast.Constant)
                 } - {None}
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Undefined":

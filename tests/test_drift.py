@@ -197,6 +197,13 @@ def test_reading_on_is_no_drift_and_reading_again_is() -> None:
     )
 
 
+def test_case_15_windows_that_overlap_are_a_gap() -> None:
+    check_run = {"kind": "verify", "outcome": "failure", "fingerprint": "t", "result": "m"}
+    widening = [look(f"lines 1 to {220 + 40 * n}") for n in range(20)]
+    assert found(run(check_run, *widening)) == [], "each window is another print; METHOD 12 compares no intervals"
+    assert len(found(run(check_run, *widening), "drift/0")) == 1
+
+
 def test_onset_length_lead_and_cost() -> None:
     rows = run(
         look("x"), look("y"), look("z"), *[look("ab"[n % 2]) for n in range(10)], look("q"), look("s"), look("t")

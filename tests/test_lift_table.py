@@ -78,11 +78,21 @@ def append(place: Path, *records: dict[str, Any]) -> None:
 
 def step(session: str, number: int, target: str, name: str | None, at: str) -> dict[str, Any]:
     """A step as the planted logs have them."""
-    told = {"outcome": "success"} if name is None else {
-        "outcome": "failure", "error_code": f"planted_{name}", "message": f"lookup refused by {name} registry"
+    told = (
+        {"outcome": "success"}
+        if name is None
+        else {"outcome": "failure", "error_code": f"planted_{name}", "message": f"lookup refused by {name} registry"}
+    )
+    return {
+        "type": "step",
+        "session": session,
+        "ts": at,
+        "id": f"late{number}",
+        "decision": f"late{number}",
+        "tool": "Edit",
+        "target": target,
+        **told,
     }
-    return {"type": "step", "session": session, "ts": at, "id": f"late{number}", "decision": f"late{number}",
-            "tool": "Edit", "target": target, **told}
 
 
 def loops_of(place: Path, **wanted: Any) -> list[dict[str, Any]]:
@@ -97,7 +107,9 @@ def test_a_record_has_what_reproduces_it(call: Call, place: Path) -> None:
     body = json.loads(out)
     rows = recorded(place)
     assert [(row["experiment"], row["scope"]) for row in rows] == [
-        ("", "replay"), ("planted", "to_date"), ("planted", "window")
+        ("", "replay"),
+        ("planted", "to_date"),
+        ("planted", "window"),
     ]
     for row in rows:
         assert row["as_of"] == datetime(2026, 1, 20, tzinfo=UTC)
@@ -111,9 +123,9 @@ def test_a_record_has_what_reproduces_it(call: Call, place: Path) -> None:
         assert used["maturity_us"] == WORLD.settings.maturity_us and used["rule_digest"] == body["rule_digest"]
         if row["scope"] != "replay":
             experiment = WORLD.settings.experiments["planted"]
-            assert used["experiments"] == [{
-                "name": "planted", "salt_id": experiment.salt_id, "share_bp": 5000, "n_star": 200
-            }]
+            assert used["experiments"] == [
+                {"name": "planted", "salt_id": experiment.salt_id, "share_bp": 5000, "n_star": 200}
+            ]
             assert WORLD.salt not in row["estimate"]
         assert "known_now" not in estimate["details"]
         assert [estimate] == [e for e in body["rows"] if e["scope"] == row["scope"]]
@@ -219,8 +231,19 @@ def test_history_in_every_format(call: Call) -> None:
     cells = list(csv.DictReader(io.StringIO(call("lift", "--history", "-f", "csv")[1], newline="")))
     assert [float(row["lift"]) if row["lift"] else None for row in cells] == [row["lift"] for row in body["rows"]]
     table = call("lift", "--history")[1].splitlines()
-    assert table[0].split() == ["as_of", "scope", "lift", "nightly", "verdict", "revision", "experiment", "treated",
-                                "holdout", "since", "reasons"]
+    assert table[0].split() == [
+        "as_of",
+        "scope",
+        "lift",
+        "nightly",
+        "verdict",
+        "revision",
+        "experiment",
+        "treated",
+        "holdout",
+        "since",
+        "reasons",
+    ]
     assert f"{shown['broke_treated']}/{shown['n_treated']} (" in table[3]
     assert call("lift", "--history", "-f", "md")[1].count("\n") == 6
     since = json.loads(call("lift", "--history", "--since", LATER, "-f", "json")[1])["rows"]
@@ -228,16 +251,19 @@ def test_history_in_every_format(call: Call) -> None:
     assert since + known == body["rows"][2:] + body["rows"][:2]
 
 
-@pytest.mark.parametrize(("arguments", "code", "word"), [
-    (["--record", "--by", "tool"], 2, "no split"),
-    (["--record", "--where", "count_events > 3"], 2, "no filter"),
-    (["--record", "--tool", "Edit"], 2, "no filter"),
-    (["--history", "--model", "m"], 2, "no filter"),
-    (["--record", "--history"], 2, "not each other"),
-    (["--record", "--as-of", "2999-01-01"], 2, "future"),
-    (["--history"], 3, "no recorded nights"),
-    (["--record", "--as-of", NIGHT, "--experiment", "nope"], 3, "nope"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["--record", "--by", "tool"], 2, "no split"),
+        (["--record", "--where", "count_events > 3"], 2, "no filter"),
+        (["--record", "--tool", "Edit"], 2, "no filter"),
+        (["--history", "--model", "m"], 2, "no filter"),
+        (["--record", "--history"], 2, "not each other"),
+        (["--record", "--as-of", "2999-01-01"], 2, "future"),
+        (["--history"], 3, "no recorded nights"),
+        (["--record", "--as-of", NIGHT, "--experiment", "nope"], 3, "nope"),
+    ],
+)
 def test_errors_are_one_line_with_their_code(call: Call, arguments: list[str], code: int, word: str) -> None:
     found, _, err = call("lift", *arguments)
     assert (found, err.count("\n")) == (code, 1), err

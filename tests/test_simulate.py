@@ -49,7 +49,8 @@ def plain_loops(sessions: int, each: int) -> list[dict[str, Any]]:
     """`each` loops in every session; in a third of the sessions all of them broke, elsewhere every other one."""
     return [
         loop(n := session * each + i, f"s{session:04d}", None, "broke" if n % 2 or session % 3 == 0 else "recurred")
-        for session in range(sessions) for i in range(each)
+        for session in range(sessions)
+        for i in range(each)
     ]
 
 
@@ -68,8 +69,10 @@ def test_every_other_salt_gives_the_intervals_of_the_readout() -> None:
     for number in range(12):
         salt = f"aa-7-{number}"
         points = [rule.arm_bp(salt, row["run_id"], row["signature"]) for row in rows]
-        drawn = [row | {"arm": rule.arm_of(bp), "arm_bp": bp, "salt_id": rule.salt_id(salt)}
-                 for row, bp in zip(rows, points, strict=True)]
+        drawn = [
+            row | {"arm": rule.arm_of(bp), "arm_bp": bp, "salt_id": rule.salt_id(salt)}
+            for row, bp in zip(rows, points, strict=True)
+        ]
         settings = Settings({"hint": Experiment("hint", salt, 5000, 100)})
         found = estimate.lift(
             table_of(drawn), sessions_of(drawn), DETECTIONS.empty(), DELIVERIES.empty(), settings, as_of_us=us(AS_OF)
@@ -144,8 +147,19 @@ def test_few_loops_are_withheld_and_none_is_nothing() -> None:
 # --- planted ---------------------------------------------------------------------------------------------------------
 
 EVERYTHING = World(
-    seed=5, lift=0.2, base=0.35, loops=301, loops_per_session=4, share_bp=6000, icc=0.3, attrition=0.1,
-    attrition_treated=0.2, noncompliance=0.15, interference=0.5, late=0.1, maturity_hours=3.0,
+    seed=5,
+    lift=0.2,
+    base=0.35,
+    loops=301,
+    loops_per_session=4,
+    share_bp=6000,
+    icc=0.3,
+    attrition=0.1,
+    attrition_treated=0.2,
+    noncompliance=0.15,
+    interference=0.5,
+    late=0.1,
+    maturity_hours=3.0,
 )
 
 
@@ -201,10 +215,19 @@ def test_a_line_that_reads_something_else_is_a_finding(monkeypatch: pytest.Monke
     assert caught.value.exit_code == 5
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"icc": 0.5}, {"noncompliance": 0.4}, {"interference": 0.7, "loops_per_session": 5}, {"late": 0.3},
-    {"attrition": 0.2, "attrition_treated": 0.5}, {"share_bp": 9000, "lift": -0.3},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"icc": 0.5},
+        {"noncompliance": 0.4},
+        {"interference": 0.7, "loops_per_session": 5},
+        {"late": 0.3},
+        {"attrition": 0.2, "attrition_treated": 0.5},
+        {"share_bp": 9000, "lift": -0.3},
+    ],
+    ids=str,
+)
 def test_the_written_truth_is_the_mean_over_many_seeds(options: dict[str, Any], tmp_path: Path) -> None:
     total = {arm: Counter[str]() for arm in simulate.ARMS}
     for seed in range(12):
@@ -248,11 +271,24 @@ def test_sessions_are_correlated_as_told(tmp_path: Path) -> None:
     assert abs(alike / count - 0.8) < 4.5 * math.sqrt(0.8 * 0.2 / count)
 
 
-@pytest.mark.parametrize("options", [
-    {"base": 1.2}, {"base": 0.9, "lift": 0.2}, {"loops": 0}, {"loops_per_session": 0}, {"loops_per_session": 99},
-    {"nights": 0}, {"share_bp": 0}, {"share_bp": 10_000}, {"n_star": 3}, {"maturity_hours": 0.01}, {"icc": -0.1},
-    {"late": math.nan},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base": 1.2},
+        {"base": 0.9, "lift": 0.2},
+        {"loops": 0},
+        {"loops_per_session": 0},
+        {"loops_per_session": 99},
+        {"nights": 0},
+        {"share_bp": 0},
+        {"share_bp": 10_000},
+        {"n_star": 3},
+        {"maturity_hours": 0.01},
+        {"icc": -0.1},
+        {"late": math.nan},
+    ],
+    ids=str,
+)
 def test_impossible_worlds_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--"):
         World(seed=1, **options)
@@ -296,10 +332,19 @@ def test_nights_need_a_pace() -> None:
     assert power_row(300, loops_per_night=10.0, n_star=200)["nights_to_n_star"] == 0
 
 
-@pytest.mark.parametrize("asked", [
-    {"base": 1.5}, {"base": 0.9}, {"share_bp": 0}, {"deff": 0.5}, {"n_star": 1}, {"loops_per_night": 0.0},
-    {"share_bp": 9999},
-], ids=str)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"base": 1.5},
+        {"base": 0.9},
+        {"share_bp": 0},
+        {"deff": 0.5},
+        {"n_star": 1},
+        {"loops_per_night": 0.0},
+        {"share_bp": 9999},
+    ],
+    ids=str,
+)
 def test_impossible_questions_of_power_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="--"):
         power_row(100, **asked)
@@ -330,14 +375,17 @@ def test_the_commands_give_every_format_and_the_same_bytes(call: Call, tmp_path:
     assert call("simulate", "power", "--n", "100", "-q")[1].startswith("  n  power_fixed")
 
 
-@pytest.mark.parametrize(("arguments", "code", "word"), [
-    (["simulate"], 2, "command"),
-    (["simulate", "nope"], 2, "nope"),
-    (["simulate", "aa"], 2, "no lake"),
-    (["simulate", "planted", "--base", "2"], 2, "--base"),
-    (["simulate", "power", "--n", "1"], 2, "--n"),
-    (["simulate", "power", "--n", "2", "--share-bp", "9000"], 2, "both arms"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["simulate"], 2, "command"),
+        (["simulate", "nope"], 2, "nope"),
+        (["simulate", "aa"], 2, "no lake"),
+        (["simulate", "planted", "--base", "2"], 2, "--base"),
+        (["simulate", "power", "--n", "1"], 2, "--n"),
+        (["simulate", "power", "--n", "2", "--share-bp", "9000"], 2, "both arms"),
+    ],
+)
 def test_errors_are_one_line_with_their_code(call: Call, arguments: list[str], code: int, word: str) -> None:
     found, out, err = call(*arguments, "-q")
     assert (found, out, err.count("\n")) == (code, "", 1), err

@@ -27,6 +27,8 @@ GHOST_WINDOW = 8
 GHOST_FEW = 3
 TIER_BLOCK = 3
 SILENT_FACTOR = 3
+# Longer than any log, and short enough to be added to a time.
+TTL_CAP_S = 10_000_000_000
 SILENT_GAPS = 3
 ENDS_A_BLOCK = ("expire", "reset", "override")
 _ABOUT = ("session_id", "tool", "kind", "harness", "model", "project", "group")
@@ -258,7 +260,13 @@ def _around_blocks(steps: pl.DataFrame, guards: pl.DataFrame) -> pl.DataFrame:
     blocks = (
         records.with_columns(ends.alias("end_step"))
         .filter((pl.col("event") == "block") & (pl.col("tier").fill_null(TIER_BLOCK) >= TIER_BLOCK))
-        .select(*keys, "step", "guard", "end_step", (pl.col("ts") + pl.duration(seconds="ttl_s")).alias("end_at"))
+        .select(
+            *keys,
+            "step",
+            "guard",
+            "end_step",
+            (pl.col("ts") + pl.duration(seconds=pl.col("ttl_s").clip(-1, TTL_CAP_S))).alias("end_at"),
+        )
     )
     is_research = pl.col("kind") == "research"
     is_url = pl.col("target").str.contains("^(?i:https?)://") & pl.col("kind").is_in(["execute", "read", "other"])
@@ -366,6 +374,7 @@ FINDINGS: tuple[Finding, ...] = (
     Finding("bypass/1 open", "blocks of research", "research tools still worked"),
     Finding("clean-reset/1", "resets of a counter", "went to zero over unproductive steps"),
     Finding("unverified/1", "runs with an edit", "no verification after the last edit"),
+    Finding("override", "guarded runs", "a guard was overridden; the rows name by whom"),
     Finding("override tier 3", "overrides", "beat a block of tier 3 or higher"),
     Finding("override stale", "overrides", "by a state whose time to live was over"),
     Finding("state without end", "states raised", "no time to live was given"),
@@ -539,6 +548,7 @@ def _add_guard_findings(add: Callable[..., None], guards: pl.DataFrame, tables: 
     overrides = states.filter(pl.col("event") == "override").with_columns(
         (pl.col("name") + " by " + pl.col("by").fill_null("nobody named")).alias("detail")
     )
+    add("override", overrides, guards["run_id"].n_unique())
     beats = (pl.col("tier_before") >= TIER_BLOCK) | (pl.col("tier") >= TIER_BLOCK)
     add("override tier 3", overrides.filter(beats.fill_null(False)), overrides.height, record)
     add("override stale", overrides.filter("is_stale"), overrides.height, record)

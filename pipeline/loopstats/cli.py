@@ -343,6 +343,8 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
             "files": files,
             "rows": summary["formats"],
             "rejects": len(summary["rejects"]),
+            "turns_told": summary["turns_told"],
+            "turns_priced": summary["turns_priced"],
             "warnings": list(warnings),
         }
         answer.pieces([canonical(body).encode() + b"\n"])
@@ -360,7 +362,8 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
         )
     answer.pieces([lines.encode() + b"\n"])
     answer.context.note(
-        f"lake {answer.context.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops"
+        f"lake {answer.context.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops; "
+        f"price known for {summary['turns_priced']} of {summary['turns_told']} turns with tokens"
     )
 
 

@@ -12,8 +12,10 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loopstats import rule
 from loopstats.errors import UsageError
@@ -22,6 +24,8 @@ HOUR_US = 3_600_000_000
 KINDS = frozenset({"edit", "verify", "execute", "communicate", "operate", "research", "read", "plan", "wait"})
 DEFAULT_N_STAR = 200
 DEFAULT_MATURITY_HOURS = 24
+PRICE_LIBRARY = "genai-prices"
+HIGHEST_PRICE = 1000
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,15 @@ class Experiment:
         return rule.salt_id(self.salt)
 
 
+class Rates(NamedTuple):
+    """What a model's tokens cost, in micro-dollars per million tokens; None where that sort has no price."""
+
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+
+
 SAMPLE = Experiment("sample", "loopstats-sample", 5000, 400)
 
 
@@ -50,6 +63,7 @@ class Settings:
     maturity_us: int = DEFAULT_MATURITY_HOURS * HOUR_US
     tool_rows: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    prices: Mapping[str, Rates] = field(default_factory=dict)
 
     @property
     def salts(self) -> dict[str, tuple[str, int]]:
@@ -68,6 +82,7 @@ class Settings:
             "rule": self.rule_digest,
             "maturity_us": self.maturity_us,
             "salts": sorted((e.salt_id, e.share_bp) for e in self.experiments.values()),
+            "prices": [version(PRICE_LIBRARY), *sorted(self.prices.items())],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -129,7 +144,7 @@ def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
     for tool, kind in tools.items():
         if kind not in KINDS:
             raise UsageError(f"tools.{tool}: {kind!r} is no kind; use one of {', '.join(sorted(KINDS))}")
-    return Settings(experiments, round(hours * HOUR_US), dict(tools), sources)
+    return Settings(experiments, round(hours * HOUR_US), dict(tools), sources, _prices(data.get("prices", {})))
 
 
 def _experiment(name: str, section: Any) -> Experiment:
@@ -150,3 +165,36 @@ def _experiment(name: str, section: Any) -> Experiment:
     if not isinstance(n_star, int) or isinstance(n_star, bool) or n_star < 10:
         raise UsageError(f"experiment.{name}.n_star: a whole number from 10 on is needed, not {n_star!r}")
     return Experiment(name, salt, share, n_star)
+
+
+def _prices(sections: Any) -> dict[str, Rates]:
+    """The user's own prices by model, as logged."""
+    shape = "with input, output, cache_read and cache_write in dollars per million tokens"
+    if not isinstance(sections, dict):
+        raise UsageError(f'prices: write [prices."MODEL"] {shape}')
+    prices = {}
+    for model, section in sections.items():
+        key = f'prices."{model}"'
+        if not isinstance(section, dict):
+            raise UsageError(f"{key}: write [{key}] {shape}")
+        for name in section:
+            if name not in Rates._fields:
+                raise UsageError(f"{key}.{name}: unknown key; known are {', '.join(Rates._fields)}")
+        for name in ("input", "output"):
+            if name not in section:
+                raise UsageError(f"{key}.{name}: missing; a price needs input and output, in dollars per million tokens")
+        # Cached input costs what other input costs, where nobody says otherwise.
+        full = {"cache_read": section["input"], "cache_write": section["input"]} | section
+        prices[model] = Rates(*[_micros(f"{key}.{name}", full[name]) for name in Rates._fields])
+    return prices
+
+
+def _micros(key: str, value: Any) -> int:
+    """Dollars per million tokens as whole micro-dollars per million tokens."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= HIGHEST_PRICE:
+        raise UsageError(f"{key}: dollars per million tokens are needed, from 0 to {HIGHEST_PRICE}, not {value!r}")
+    micros = Decimal(str(value)) * 1_000_000
+    if micros != int(micros):
+        raise UsageError(f"{key}: at most six decimals are kept, not {value!r}")
+    return int(micros)

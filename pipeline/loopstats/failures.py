@@ -826,7 +826,19 @@ def _added_kind(line: str) -> str:
     return ""
 
 
+def _may_hold_added(text: str) -> bool:
+    """Whether a line of the text begins like a row of ADDED: one look that spares most texts the look at each line."""
+    found = _compiled.get("any_added")
+    if found is None:
+        # What stands before is white space to `strip` or the odd sign that a row itself may begin with.
+        rows = "|".join(pattern for _, _, pattern in ADDED)
+        found = _compiled["any_added"] = re.compile(rf"\n[^\n!-~]*(?:{rows})", re.ASCII)
+    return found.search("\n" + text) is not None
+
+
 def _without_added(text: str) -> str:
+    if not _may_hold_added(text):
+        return text
     kept, was, any_added = [], "", False
     for line in text.split("\n"):
         short = line.strip()
@@ -841,11 +853,23 @@ def _without_added(text: str) -> str:
     return "\n".join(kept) if any_added else text
 
 
+_cleaned = ["", ""]
+
+
 def clean(text: str) -> str:
     """What the program itself said: no colours, cursor moves, links, overwritten progress or harness additions.
 
     Of a text longer than twice TEXT_CAP the middle is left out. Lines stay lines; their white space is kept.
     """
+    if len(text) > 2 * TEXT_CAP:
+        return _clean(text)
+    # Summary, class and hash of one result all ask for it.
+    if text != _cleaned[0]:
+        _cleaned[:] = text, _clean(text)
+    return _cleaned[1]
+
+
+def _clean(text: str) -> str:
     if "<" in text:
         for tag in TAGS_DROPPED:
             if "<" + tag in text:
@@ -890,6 +914,8 @@ _SPACED = {ord(char): " " for char in '!"#$%&()*+,./:;<=>?@[\\]^_`{|}~'}
 
 def _tidy(line: str) -> str:
     line = line.strip()
+    if line.startswith("E   "):
+        line = line[1:].lstrip()  # pytest's mark on the lines of an exception
     return _rx("tags").sub("", line).strip() if "<" in line else line
 
 
@@ -1168,15 +1194,27 @@ def _masked_secrets(text: str, mark: str) -> str:
     return text
 
 
+MEMO_SIZE = 4096
+MEMO_TEXT = 300
+_masked: dict[str, str] = {}
+
+
 def mask_secrets(text: str) -> str:
     """The text with `<secret>` in place of everything secret-shaped; nothing else is changed."""
-    return _masked_secrets(text, "<secret>")
+    found = _masked.get(text)
+    if found is None:
+        found = _masked_secrets(text, "<secret>")
+        if len(text) <= MEMO_TEXT:
+            if len(_masked) >= MEMO_SIZE:
+                _masked.clear()
+            _masked[text] = found
+    return found
 
 
 def is_known_secret(text: str) -> bool:
     """Whether the text holds a key of a known provider: what even an id may not carry, though ids look random."""
     low = _lowered(text)
-    return any(sign in low for sign in SECRET_PREFIXES) and _rx("secret_prefix").search(text) is not None
+    return bool([sign for sign in SECRET_PREFIXES if sign in low]) and _rx("secret_prefix").search(text) is not None
 
 
 # --- masks --------------------------------------------------------------------------------------------------------

@@ -158,9 +158,13 @@ def result_hash(text: str) -> str:
 
 def safe_label(text: str) -> str:
     """A short text from a log (a project, a model, a reason) as the lake keeps it: masked, one line, bounded."""
-    masked = mask_secrets(text)
-    cleaned = "".join(ch if ch.isprintable() else "\ufffd" for ch in masked[: 4 * LABEL_LENGTH])
+    cleaned = mask_secrets(text)[: 4 * LABEL_LENGTH]
+    if not cleaned.isprintable():
+        cleaned = "".join(ch if ch.isprintable() else "\ufffd" for ch in cleaned)
     return cleaned[: LABEL_LENGTH - 1] + "…" if len(cleaned) > LABEL_LENGTH else cleaned
+
+
+_safe_ids: dict[str, str] = {}
 
 
 def safe_id(text: str) -> str:
@@ -168,9 +172,19 @@ def safe_id(text: str) -> str:
 
     Ids are kept whole because the arm and every join depend on them; a secret in one is replaced by a hash of it.
     """
-    if len(text) > 256 or is_known_secret(text):
-        return "sha256-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
-    return text
+    if len(text) > 256:
+        return _hidden_id(text)
+    found = _safe_ids.get(text)
+    if found is None:
+        found = _hidden_id(text) if is_known_secret(text) else text
+        if len(_safe_ids) >= failures.MEMO_SIZE:
+            _safe_ids.clear()
+        _safe_ids[text] = found
+    return found
+
+
+def _hidden_id(text: str) -> str:
+    return "sha256-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
 def safe_hash(text: str | None) -> str | None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from loopstats import __version__, audits, drift, runs
+from loopstats import __version__, audits, drift, prices, runs
 from loopstats import ingest as reading
 from loopstats.assign import assign
 from loopstats.classify import classify
@@ -83,6 +84,7 @@ def derive(
 ) -> dict[str, pl.DataFrame]:
     """Every table of one bucket of complete sessions, by name, and `folded`: the line from records to loops."""
     built = build(records, sources, shadows)
+    built = replace(built, turns=prices.priced(built.turns, settings.prices))
     sessions = SESSIONS.conform(enrol(built.steps, built.sessions))
     loops = detect(built.steps, sessions)
     loops = assign(loops, sessions, built.detections, built.deliveries, settings.salts)
@@ -159,7 +161,7 @@ def ingest(
         }
         is_settled = writer.meta("derived_digest") == settings.derived_digest
         if state.is_empty and is_settled:
-            return summary | _report(writer.snapshot(), state)
+            return summary | _report(writer.snapshot(), state) | _coverage(writer)
         state.flush()
         if max_rejects is not None and (count := state.count_rejected()) > max_rejects:
             raise RejectsError(
@@ -174,9 +176,10 @@ def ingest(
             {
                 "derived_digest": settings.derived_digest,
                 "rule_digest": settings.rule_digest,
+                **_cover(writer.snapshot()),
             },
         )
-        return summary | _report(writer.snapshot(), state)
+        return summary | _report(writer.snapshot(), state) | _coverage(writer)
 
 
 class _Intake:
@@ -482,6 +485,16 @@ def _publish_counts(writer: Writer, state: _Intake) -> None:
             )
         )
     writer.replace(SOURCES, 0, SOURCES.conform(pl.DataFrame(rows, schema=SOURCES.schema, orient="row")))
+
+
+def _cover(snapshot: Snapshot) -> dict[str, str]:
+    """Coverage of the prices, for the ledger: an ingest that finds nothing new reads it there."""
+    priced, told = prices.coverage(snapshot.scan(TURNS.name).select(*prices.COUNTS, "cost_micros").collect())
+    return {"turns_priced": str(priced), "turns_told": str(told)}
+
+
+def _coverage(writer: Writer) -> dict[str, int]:
+    return {name: int(writer.meta(name) or 0) for name in ("turns_priced", "turns_told")}
 
 
 def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:

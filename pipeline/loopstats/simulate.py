@@ -48,20 +48,48 @@ ARMS = ("treated", "holdout")
 WORDS = ("broke", "recurred", "unresolved")
 
 _AA_SCHEMA = {
-    "measure": pl.String(), "count": pl.Int64(), "n": pl.Int64(), "share": pl.Float64(), "low": pl.Float64(),
-    "high": pl.Float64(), "count_loops": pl.Int64(), "count_sessions": pl.Int64(), "broke": pl.Int64(),
-    "share_bp": pl.Int64(), "n_star": pl.Int64(), "seed": pl.Int64(),
+    "measure": pl.String(),
+    "count": pl.Int64(),
+    "n": pl.Int64(),
+    "share": pl.Float64(),
+    "low": pl.Float64(),
+    "high": pl.Float64(),
+    "count_loops": pl.Int64(),
+    "count_sessions": pl.Int64(),
+    "broke": pl.Int64(),
+    "share_bp": pl.Int64(),
+    "n_star": pl.Int64(),
+    "seed": pl.Int64(),
 }
 _PLANTED_SCHEMA = {
-    "quantity": pl.String(), "truth": pl.Float64(), "estimate": pl.Float64(), "low": pl.Float64(), "high": pl.Float64(),
-    "is_inside": pl.Boolean(), "n_treated": pl.Int64(), "n_holdout": pl.Int64(), "note": pl.String(),
+    "quantity": pl.String(),
+    "truth": pl.Float64(),
+    "estimate": pl.Float64(),
+    "low": pl.Float64(),
+    "high": pl.Float64(),
+    "is_inside": pl.Boolean(),
+    "n_treated": pl.Int64(),
+    "n_holdout": pl.Int64(),
+    "note": pl.String(),
     "seed": pl.Int64(),
 }
 _POWER_SCHEMA = {
-    "n": pl.Int64(), "n_treated": pl.Int64(), "n_holdout": pl.Int64(), "base": pl.Float64(), "lift": pl.Float64(),
-    "deff": pl.Float64(), "n_star": pl.Int64(), "power_fixed": pl.Float64(), "power_anytime": pl.Float64(),
-    "method": pl.String(), "mde_fixed": pl.Float64(), "mde_anytime": pl.Float64(), "n_needed_fixed": pl.Int64(),
-    "n_needed_anytime": pl.Int64(), "nights": pl.Int64(), "nights_to_n_star": pl.Int64(),
+    "n": pl.Int64(),
+    "n_treated": pl.Int64(),
+    "n_holdout": pl.Int64(),
+    "base": pl.Float64(),
+    "lift": pl.Float64(),
+    "deff": pl.Float64(),
+    "n_star": pl.Int64(),
+    "power_fixed": pl.Float64(),
+    "power_anytime": pl.Float64(),
+    "method": pl.String(),
+    "mde_fixed": pl.Float64(),
+    "mde_anytime": pl.Float64(),
+    "n_needed_fixed": pl.Int64(),
+    "n_needed_anytime": pl.Int64(),
+    "nights": pl.Int64(),
+    "nights_to_n_star": pl.Int64(),
 }
 
 
@@ -74,8 +102,16 @@ class MismatchError(LoopstatsError):
 # --- A/A: the lake's own loops under other salts ---------------------------------------------------------------------
 
 
-def aa(loops: pl.DataFrame, *, salts: int, seed: int, as_of_us: int, share_bp: int = rule.SHARE_BP_DEFAULT,
-       n_star: int = DEFAULT_N_STAR, progress: Callable[[str, int, int], None] | None = None) -> pl.DataFrame:
+def aa(
+    loops: pl.DataFrame,
+    *,
+    salts: int,
+    seed: int,
+    as_of_us: int,
+    share_bp: int = rule.SHARE_BP_DEFAULT,
+    n_star: int = DEFAULT_N_STAR,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pl.DataFrame:
     """Every mature strategy loop of `loops` assigned anew by each of `salts` salts `aa-<seed>-<i>`; one row a measure.
 
     The outcomes stay, only the arms are drawn, so that the true lift is 0 whatever happened in the real arms. Per salt:
@@ -107,8 +143,11 @@ def aa(loops: pl.DataFrame, *, salts: int, seed: int, as_of_us: int, share_bp: i
     rows = [
         (measure, counts[measure], n, counts[measure] / n if n else None, *_monte_carlo(counts[measure], n), *common)
         for measure, n in (
-            ("fixed_covers_0", counts["intervals"]), ("anytime_covers_0", counts["intervals"]), ("helps", salts),
-            ("harms", salts), ("withheld", salts),
+            ("fixed_covers_0", counts["intervals"]),
+            ("anytime_covers_0", counts["intervals"]),
+            ("helps", salts),
+            ("harms", salts),
+            ("withheld", salts),
         )
     ]
     return pl.DataFrame(rows, schema=_AA_SCHEMA, orient="row")
@@ -190,9 +229,7 @@ class World:
         if not 0 <= self.base + self.lift <= 1:
             raise UsageError(f"--base {self.base} and --lift {self.lift}: their sum must lie from 0 to 1")
         if self.loops < 1 or not 1 <= self.loops_per_session <= len(_CLASSES) or self.nights < 1:
-            raise UsageError(
-                f"--loops and --nights: at least 1; --loops-per-session: from 1 to {len(_CLASSES)}"
-            )
+            raise UsageError(f"--loops and --nights: at least 1; --loops-per-session: from 1 to {len(_CLASSES)}")
         if not 0 < self.share_bp < 10_000:
             raise UsageError(f"--share-bp: a whole number from 1 to 9999 is needed, not {self.share_bp}")
         if self.n_star < 10:
@@ -249,10 +286,13 @@ class World:
         first1, first0 = self.chances(0)
         has_resolved = lost1 < 1 and lost0 < 1
         found = {
-            "rate_treated": broke1, "rate_holdout": broke0, "lift": broke1 - broke0,
+            "rate_treated": broke1,
+            "rate_holdout": broke0,
+            "lift": broke1 - broke0,
             "first_loop_only": (first1 - first0) * (1 - self.late),
             "resolved_only": broke1 / (1 - lost1) - broke0 / (1 - lost0) if has_resolved else None,
-            "unresolved_treated": lost1, "unresolved_holdout": lost0,
+            "unresolved_treated": lost1,
+            "unresolved_holdout": lost0,
             "delivered_treated": 1 - self.noncompliance,
             "effect_of_delivery": None if self.interference else self.lift * (1 - self.late),
         }
@@ -260,8 +300,26 @@ class World:
 
 
 _CLASSES = (
-    "amber", "basalt", "cedar", "dahlia", "ember", "fjord", "garnet", "hazel", "indigo", "jasper", "kelp", "linden",
-    "maple", "nectar", "opal", "pumice", "quartz", "russet", "saffron", "topaz",
+    "amber",
+    "basalt",
+    "cedar",
+    "dahlia",
+    "ember",
+    "fjord",
+    "garnet",
+    "hazel",
+    "indigo",
+    "jasper",
+    "kelp",
+    "linden",
+    "maple",
+    "nectar",
+    "opal",
+    "pumice",
+    "quartz",
+    "russet",
+    "saffron",
+    "topaz",
 )
 _TOOL = "Edit"
 _TEXT = "lookup refused by {name} registry"
@@ -298,11 +356,15 @@ def plant(world: World, folder: Path) -> Planted:
         f"maturity_hours = {world.maturity_hours!r}\n\n[experiment.{EXPERIMENT}]\n"
         f"salt = {json.dumps(experiment.salt)}\nshare_bp = {experiment.share_bp}\n"
         f"n_star = {experiment.n_star}\n",
-        encoding="utf-8", newline="\n",
+        encoding="utf-8",
+        newline="\n",
     )
     truth = {
-        "schema": "loopstats.planted/1", "world": asdict(world), "as_of": iso(world.as_of_us),
-        "expected": world.expected(), "planted": counts,
+        "schema": "loopstats.planted/1",
+        "world": asdict(world),
+        "as_of": iso(world.as_of_us),
+        "expected": world.expected(),
+        "planted": counts,
     }
     (folder / TRUTH).write_text(json.dumps(truth, indent=1) + "\n", encoding="utf-8", newline="\n")
     return Planted(folder, counts)
@@ -327,9 +389,11 @@ class _Log:
         self.now_us += STEP_S * 1_000_000
         self._steps += 1
         call = f"c{self._steps}"
-        told = {"outcome": "success"} if name is None else {
-            "outcome": "failure", "error_code": f"planted_{name}", "message": _TEXT.format(name=name)
-        }
+        told = (
+            {"outcome": "success"}
+            if name is None
+            else {"outcome": "failure", "error_code": f"planted_{name}", "message": _TEXT.format(name=name)}
+        )
         self.write("step", id=call, decision=f"d{self._steps}", tool=_TOOL, target=target, **told)
         return call
 
@@ -360,13 +424,31 @@ def _session(world: World, digest: str, number: int, size: int, counts: dict[str
         for target in (targets[0], targets[1], targets[0]):
             call = log.step(target, name)
         is_delivered = arm == "treated" and arrives >= world.noncompliance
-        log.write("loop", id=f"l{index}", **terms, signature=signature, rule=rule.STRATEGY_LOOP, rule_digest=digest,
-                  arm=arm, arm_bp=points, step=call)
-        told = {"tier": 1, "text_sha256": rule.result_hash(_HINT)} if is_delivered else {
-            "reason": "holdout" if arm == "holdout" else "not_delivered"
-        }
-        log.write("delivery", id=f"v{index}", experiment=EXPERIMENT, signature=signature, arm=arm,
-                  delivered=is_delivered, **told)
+        log.write(
+            "loop",
+            id=f"l{index}",
+            **terms,
+            signature=signature,
+            rule=rule.STRATEGY_LOOP,
+            rule_digest=digest,
+            arm=arm,
+            arm_bp=points,
+            step=call,
+        )
+        told = (
+            {"tier": 1, "text_sha256": rule.result_hash(_HINT)}
+            if is_delivered
+            else {"reason": "holdout" if arm == "holdout" else "not_delivered"}
+        )
+        log.write(
+            "delivery",
+            id=f"v{index}",
+            experiment=EXPERIMENT,
+            signature=signature,
+            arm=arm,
+            delivered=is_delivered,
+            **told,
+        )
         chance = world.base + world.lift * (1 if is_delivered else world.interference if is_reached else 0)
         # A loop follows its session's own draw with chance sqrt(icc), so that two of them do with chance icc.
         is_broken = (shared if copies < math.sqrt(world.icc) else own) < chance
@@ -423,8 +505,14 @@ def _quantities(world: World, found: Estimate) -> Iterator[_Row]:
     truth, details, headline = world.expected(), found.details, found.headline
     n1, n0 = headline.treated.n, headline.holdout.n
 
-    def row(name: str, key: str, value: float | None, ends: Sequence[float | None] | None, sizes: tuple[int, int],
-            note: str | None = None) -> _Row:
+    def row(
+        name: str,
+        key: str,
+        value: float | None,
+        ends: Sequence[float | None] | None,
+        sizes: tuple[int, int],
+        note: str | None = None,
+    ) -> _Row:
         wanted = truth[key]
         low, high = ends or (None, None)
         is_inside = None if None in (wanted, low, high) else low <= wanted <= high  # type: ignore[operator]
@@ -458,8 +546,16 @@ def _quantities(world: World, found: Estimate) -> Iterator[_Row]:
 # --- power -----------------------------------------------------------------------------------------------------------
 
 
-def power(sizes: Sequence[int], *, base: float, lift: float, share_bp: int = rule.SHARE_BP_DEFAULT,
-          n_star: int = DEFAULT_N_STAR, deff: float = 1.0, loops_per_night: float | None = None) -> pl.DataFrame:
+def power(
+    sizes: Sequence[int],
+    *,
+    base: float,
+    lift: float,
+    share_bp: int = rule.SHARE_BP_DEFAULT,
+    n_star: int = DEFAULT_N_STAR,
+    deff: float = 1.0,
+    loops_per_night: float | None = None,
+) -> pl.DataFrame:
     """What `n` loops can show, a row for each of `sizes`, for a holdout rate `base` and a true `lift`.
 
     `power_fixed`: chance that the interval for one look leaves out 0; `power_anytime`: the same for one look at this n
@@ -484,16 +580,22 @@ def power(sizes: Sequence[int], *, base: float, lift: float, share_bp: int = rul
         nightly = _alpha_of(iv.anytime_multiplier(n / deff, n_star, ALPHA))
         is_exact = n <= EXACT_MAX_N and deff == 1
         found = [
-            None if alpha is None else iv.power_exact(n1, n0, base + lift, base, alpha) if is_exact
+            None
+            if alpha is None
+            else iv.power_exact(n1, n0, base + lift, base, alpha)
+            if is_exact
             else iv.power(n1, n0, base + lift, base, alpha, deff)
             for alpha in (ALPHA, nightly)
         ]
         least = [None if alpha is None else iv.mde(n1, n0, base, POWER, alpha, deff) for alpha in (ALPHA, nightly)]
-        nights = (None, None) if loops_per_night is None else (
-            math.ceil(n / loops_per_night), iv.nights_to_n_star(n / deff, n_star, n / loops_per_night)
+        nights = (
+            (None, None)
+            if loops_per_night is None
+            else (math.ceil(n / loops_per_night), iv.nights_to_n_star(n / deff, n_star, n / loops_per_night))
         )
-        rows.append((n, n1, n0, base, lift, deff, n_star, *found, "exact" if is_exact else "normal", *least, *needed,
-                     *nights))
+        rows.append(
+            (n, n1, n0, base, lift, deff, n_star, *found, "exact" if is_exact else "normal", *least, *needed, *nights)
+        )
     return pl.DataFrame(rows, schema=_POWER_SCHEMA, orient="row")
 
 

@@ -34,10 +34,8 @@ LIMIT_S = 1.0
 def filled(table: Table, **columns: pl.Expr) -> list[pl.Expr]:
     """Every column of a table: as given, else plain values where one is required."""
     plain = {pl.String(): "x", pl.Int64(): 1, pl.Boolean(): False}
-    return [
-        columns.get(c.name, pl.lit(plain.get(c.dtype) if c.is_required else None, dtype=c.dtype)).cast(c.dtype).alias(c.name)
-        for c in table.columns
-    ]
+    defaults = {c.name: pl.lit(plain.get(c.dtype) if c.is_required else None, dtype=c.dtype) for c in table.columns}
+    return [columns.get(c.name, defaults[c.name]).cast(c.dtype).alias(c.name) for c in table.columns]
 
 
 def make_lake(root: Path, count_loops: int, has_records: bool) -> None:
@@ -45,42 +43,101 @@ def make_lake(root: Path, count_loops: int, has_records: bool) -> None:
     keys = [(f"session-{i // LOOPS_PER_SESSION:08d}", f"{i * 2654435761 % 2**64:016x}") for i in range(count_loops)]
     points = [rule.arm_bp(SAMPLE.salt, *key) for key in keys]
     at = pl.lit(START) + pl.col("i") * timedelta(seconds=12)
-    base = pl.DataFrame({
-        "i": range(count_loops), "session": [key[0] for key in keys], "signature": [key[1] for key in keys],
-        "points": points,
-    }).with_columns(
-        at.alias("at"), pl.when(pl.col("points") < SAMPLE.share_bp).then(pl.lit("treated")).otherwise(pl.lit("holdout")).alias("arm"),
+    base = pl.DataFrame(
+        {
+            "i": range(count_loops),
+            "session": [key[0] for key in keys],
+            "signature": [key[1] for key in keys],
+            "points": points,
+        }
+    ).with_columns(
+        at.alias("at"),
+        pl.when(pl.col("points") < SAMPLE.share_bp).then(pl.lit("treated")).otherwise(pl.lit("holdout")).alias("arm"),
         (pl.col("i") // LOOPS_PER_SESSION % BUCKETS).alias("bucket"),
     )
-    outcome = pl.lit("broke"), pl.lit("recurred"), pl.lit("unresolved")
-    word = pl.when(pl.col("i") % 7 < 3).then(outcome[0]).when(pl.col("i") % 7 < 6).then(outcome[1]).otherwise(outcome[2])
+    number = pl.col("i") % 7
+    word = (
+        pl.when(number < 3)
+        .then(pl.lit("broke"))
+        .when(number < 6)
+        .then(pl.lit("recurred"))
+        .otherwise(pl.lit("unresolved"))
+    )
     place = {"session_id": pl.col("session"), "run_id": pl.col("session"), "signature": pl.col("signature")}
-    terms = {"experiment": pl.lit(SAMPLE.name), "salt_id": pl.lit(SAMPLE.salt_id), "share_bp": pl.lit(SAMPLE.share_bp),
-             "epoch": pl.lit("1")}
+    terms = {
+        "experiment": pl.lit(SAMPLE.name),
+        "salt_id": pl.lit(SAMPLE.salt_id),
+        "share_bp": pl.lit(SAMPLE.share_bp),
+        "epoch": pl.lit("1"),
+    }
     is_treated = pl.col("arm") == "treated"
     parts: dict[Table, pl.DataFrame] = {
-        LOOPS: base.select("bucket", *filled(
-            LOOPS, **place, **terms, loop_id=pl.col("signature"), rule=pl.lit(rule.STRATEGY_LOOP), tool=pl.lit("Edit"),
-            kind=pl.lit("edit"), detected_at=pl.col("at"), mature_at=pl.col("at") + timedelta(days=1), outcome=word,
-            outcome_final=word, arm=pl.col("arm"), arm_bp=pl.col("points"), is_enrolled=pl.lit(True),
-            is_delivered=is_treated if has_records else pl.lit(None), count_decisions=pl.lit(3),
-            detected_step=pl.col("i"), steps_to_outcome=pl.col("i") % 30, message=pl.lit("string to replace not found"),
-            is_relapsed=pl.lit(False), is_sidestepped=pl.lit(False),
-        )),
-        SESSIONS: base.unique("session", keep="first", maintain_order=True).select("bucket", *filled(
-            SESSIONS, session_id=pl.col("session"), **terms, is_enrolled=pl.lit(True), enrolled_at=pl.col("at"),
-            is_open=pl.lit(False),
-        )),
+        LOOPS: base.select(
+            "bucket",
+            *filled(
+                LOOPS,
+                **place,
+                **terms,
+                loop_id=pl.col("signature"),
+                rule=pl.lit(rule.STRATEGY_LOOP),
+                tool=pl.lit("Edit"),
+                kind=pl.lit("edit"),
+                detected_at=pl.col("at"),
+                mature_at=pl.col("at") + timedelta(days=1),
+                outcome=word,
+                outcome_final=word,
+                arm=pl.col("arm"),
+                arm_bp=pl.col("points"),
+                is_enrolled=pl.lit(True),
+                is_delivered=is_treated if has_records else pl.lit(None),
+                count_decisions=pl.lit(3),
+                detected_step=pl.col("i"),
+                steps_to_outcome=pl.col("i") % 30,
+                message=pl.lit("string to replace not found"),
+                is_relapsed=pl.lit(False),
+                is_sidestepped=pl.lit(False),
+            ),
+        ),
+        SESSIONS: base.unique("session", keep="first", maintain_order=True).select(
+            "bucket",
+            *filled(
+                SESSIONS,
+                session_id=pl.col("session"),
+                **terms,
+                is_enrolled=pl.lit(True),
+                enrolled_at=pl.col("at"),
+                is_open=pl.lit(False),
+            ),
+        ),
     }
     if has_records:
-        told = {**place, "ts": pl.col("at"), "experiment": terms["experiment"], "arm": pl.col("arm"),
-                "source_file": pl.lit("a.jsonl"), "source_line": pl.col("i")}
-        parts[DETECTIONS] = base.select("bucket", *filled(
-            DETECTIONS, **told, rule=pl.lit(rule.STRATEGY_LOOP), arm_bp=pl.col("points"), detection=pl.col("i"),
-        ))
-        parts[DELIVERIES] = base.select("bucket", *filled(
-            DELIVERIES, **told, is_delivered=is_treated, delivery=pl.col("i"),
-        ))
+        told = {
+            **place,
+            "ts": pl.col("at"),
+            "experiment": terms["experiment"],
+            "arm": pl.col("arm"),
+            "source_file": pl.lit("a.jsonl"),
+            "source_line": pl.col("i"),
+        }
+        parts[DETECTIONS] = base.select(
+            "bucket",
+            *filled(
+                DETECTIONS,
+                **told,
+                rule=pl.lit(rule.STRATEGY_LOOP),
+                arm_bp=pl.col("points"),
+                detection=pl.col("i"),
+            ),
+        )
+        parts[DELIVERIES] = base.select(
+            "bucket",
+            *filled(
+                DELIVERIES,
+                **told,
+                is_delivered=is_treated,
+                delivery=pl.col("i"),
+            ),
+        )
     with Lake(root).write() as writer:
         for table, frame in parts.items():
             for (bucket,), part in frame.partition_by("bucket", as_dict=True, include_key=False).items():

@@ -269,8 +269,10 @@ class Emit:
             self._format.name,
             *values,
         )
-        if not all(value.isascii() for value in row if value.__class__ is str):
-            row = tuple(_storable(value) for value in row)
+        for value in row:
+            if value.__class__ is str and not value.isascii():
+                row = tuple(_storable(value) for value in row)
+                break
         self.rows.setdefault(kind, []).append(row)
         self._journal.append(kind)
         self._ordinal += 1
