@@ -107,8 +107,13 @@ BESIDE = (
     Kind("NaN as a word in a text", raw(model=b'"a\tNaN b"'), REPAIRED, "control", model="a\tNaN b"),
     Kind("raw carriage return", raw(model=b'"a\rb"'), REPAIRED, "control", model="a\rb"),
     Kind("NUL block before an object", b"\x00" * 16 + raw(), REPAIRED, "control"),
-    Kind("three objects", raw() + step("SESSION", "second") + b" " + step("SESSION", "third"), REPAIRED, "two_objects",
-         calls=("bad", "second", "third")),
+    Kind(
+        "three objects",
+        raw() + step("SESSION", "second") + b" " + step("SESSION", "third"),
+        REPAIRED,
+        "two_objects",
+        calls=("bad", "second", "third"),
+    ),
     Kind("duplicate key in an object below", raw(extra=b'{"a":1,"b":[{"c":1,"c":2}]}'), REPAIRED, "duplicate_key"),
     Kind("a text that begins with a colon", raw(model=b'":t"', extra=b'[":",":"]'), READ, model=":t"),
     Kind("a key that ends in a backslash", raw(extra=rb'{"a\\":":","a":1}'), READ),
@@ -116,13 +121,17 @@ BESIDE = (
     Kind("deep, but within the limit", deep(190), READ),
     Kind("just too deep", deep(210), REJECTED, "too_deep"),
     Kind("opened and never closed", raw(extra=b"[" * 50_000), REJECTED, "too_deep"),
-    Kind("torn in a word", raw(exit_code=b"tru")[:-len(b',"model":"t","extra":0}')], REJECTED, "truncated"),
+    Kind("torn in a word", raw(exit_code=b"tru")[: -len(b',"model":"t","extra":0}')], REJECTED, "truncated"),
     Kind("torn in an escape", raw(extra=rb'"a\u12"')[:-2], REJECTED, "truncated"),
     Kind("torn, then another whole record", raw()[:-4] + step("SESSION", "second"), REJECTED, "invalid_json"),
     Kind("a quoted string", b'"text"', REJECTED, "not_an_object"),
     Kind("single quotes", b"{'v':1}", REJECTED, "invalid_json"),
-    Kind("a step without its tool", b'{"v":1,"type":"step","session":"SESSION","id":"bad","outcome":"success"}',
-         REJECTED, "step_without_tool"),
+    Kind(
+        "a step without its tool",
+        b'{"v":1,"type":"step","session":"SESSION","id":"bad","outcome":"success"}',
+        REJECTED,
+        "step_without_tool",
+    ),
     Kind("no session", b'{"v":1,"type":"step","id":"bad","tool":"Edit","outcome":"success"}', REJECTED, "no_session"),
     Kind("a type of another version", b'{"v":1,"type":"dream","session":"SESSION"}', NOTHING, "dream"),
 )
@@ -177,10 +186,15 @@ def test_every_kind_of_bad_line(lake: Places, kind: Kind) -> None:
     assert json.loads(source["nothing_types"]) == ({kind.word: 1} if kind.fate == NOTHING else {})
     if kind.fate == REJECTED:
         line, offset = lake.lines[kind.name], len(step("k00", "before")) + 1
-        assert rejects == [{
-            "source_file": file, "source_line": 2, "byte_offset": offset, "reason": kind.word,
-            "bytes_sha256": hashlib.sha256(line).hexdigest(),
-        }]
+        assert rejects == [
+            {
+                "source_file": file,
+                "source_line": 2,
+                "byte_offset": offset,
+                "reason": kind.word,
+                "bytes_sha256": hashlib.sha256(line).hexdigest(),
+            }
+        ]
     else:
         assert rejects == []
     if is_used:
@@ -355,7 +369,8 @@ def test_a_bomb_ends_at_its_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ingest(tmp_path / "lake", tmp_path / "logs")
     assert calls_of(tmp_path / "lake") == ["0", "1", "2"]
     assert [(reject[0], reject[3]) for reject in rejects_of(tmp_path / "lake")] == [
-        ("a.jsonl.gz", "inflates_too_far"), ("a.jsonl.zst", "inflates_too_far")
+        ("a.jsonl.gz", "inflates_too_far"),
+        ("a.jsonl.zst", "inflates_too_far"),
     ]
 
 
@@ -377,8 +392,11 @@ def test_odd_files_beside_a_good_one(tmp_path: Path) -> None:
     summary = ingest(tmp_path / "lake", logs)
     assert sorted(tables_of(tmp_path / "lake")["sessions"]["session_id"]) == ["good", "inner"]
     assert rejects_of(tmp_path / "lake") == [
-        ("dangling.jsonl", 0, 0, "link"), ("link-folder", 0, 0, "link"), ("link.jsonl", 0, 0, "link"),
-        ("other.jsonl", 0, 0, "unknown_format"), ("pipe.jsonl", 0, 0, "not_a_file"),
+        ("dangling.jsonl", 0, 0, "link"),
+        ("link-folder", 0, 0, "link"),
+        ("link.jsonl", 0, 0, "link"),
+        ("other.jsonl", 0, 0, "unknown_format"),
+        ("pipe.jsonl", 0, 0, "not_a_file"),
         ("pointer.jsonl", 0, 0, "git_lfs_pointer"),
     ]
     assert summary["files_skipped"] == 4
@@ -394,7 +412,9 @@ def test_a_file_that_is_asked_for_by_name_is_rejected_with_its_reason(tmp_path: 
     os.mkfifo(tmp_path / "pipe")
     ingest(tmp_path / "lake", picture, notes, tmp_path / "pipe")
     assert rejects_of(tmp_path / "lake") == [
-        ("notes.txt", 0, 0, "unknown_format"), ("picture.png", 0, 0, "binary"), ("pipe", 0, 0, "not_a_file")
+        ("notes.txt", 0, 0, "unknown_format"),
+        ("picture.png", 0, 0, "binary"),
+        ("pipe", 0, 0, "not_a_file"),
     ]
 
 
@@ -416,7 +436,14 @@ def test_a_file_that_was_empty_is_read_once_it_holds_lines(tmp_path: Path) -> No
 
 
 NAMES = [
-    "a'b.jsonl", 'a"b.jsonl', "a[0-9]*?.jsonl", "a{b,c}.jsonl", "a\nb.jsonl", "a\tb.jsonl", "ä ö.jsonl", "%s;--.jsonl",
+    "a'b.jsonl",
+    'a"b.jsonl',
+    "a[0-9]*?.jsonl",
+    "a{b,c}.jsonl",
+    "a\nb.jsonl",
+    "a\tb.jsonl",
+    "ä ö.jsonl",
+    "%s;--.jsonl",
     "\x1b[31m.jsonl",
 ]
 

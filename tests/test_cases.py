@@ -175,10 +175,20 @@ TABLE: dict[str, dict[str, Verdict]] = {
     "25-hooks-without-an-end": {"h25": Verdict(NONE, 0, "edit")},
 }
 FINGERPRINTS = {
-    "next-page": 4, "widening": 3, "sweep-that-wraps": 20, "pages-that-fail": 4,
-    "send-with-fresh-ids": 1, "free-text-arguments": 1, "same-text-to-two-files": 2, "one-file-written-three-times": 2,
-    "differ-after-100-characters": 2, "one-pattern-in-three-folders": 3, "same-search-in-other-words": 1,
-    "read-edit-test": 3, "search-and-fetch-with-new-words": 200, "empty-inputs-while-a-build-runs": 1,
+    "next-page": 4,
+    "widening": 3,
+    "sweep-that-wraps": 20,
+    "pages-that-fail": 4,
+    "send-with-fresh-ids": 1,
+    "free-text-arguments": 1,
+    "same-text-to-two-files": 2,
+    "one-file-written-three-times": 2,
+    "differ-after-100-characters": 2,
+    "one-pattern-in-three-folders": 3,
+    "same-search-in-other-words": 1,
+    "read-edit-test": 3,
+    "search-and-fetch-with-new-words": 200,
+    "empty-inputs-while-a-build-runs": 1,
 }
 TARGETS = {
     "three-files": {"a.py", "b.py", "c.py", "tests/test_a.py"},
@@ -200,14 +210,28 @@ MESSAGES = {
 }
 EXITS = {
     "c24": [
-        ("Bash:grep", "success"), ("Bash:pytest", "failure"), ("Bash:find", "success"), ("Bash:curl", "success"),
-        ("Bash:python", "success"), ("Bash:python", "failure"), ("Bash:cat", "success"), ("Bash:pytest", "failure"),
-        ("Bash:pytest", "success"), ("Bash:grep", "failure"),
+        ("Bash:grep", "success"),
+        ("Bash:pytest", "failure"),
+        ("Bash:find", "success"),
+        ("Bash:curl", "success"),
+        ("Bash:python", "success"),
+        ("Bash:python", "failure"),
+        ("Bash:cat", "success"),
+        ("Bash:pytest", "failure"),
+        ("Bash:pytest", "success"),
+        ("Bash:grep", "failure"),
     ],
     "x24": [
-        ("shell:grep", "success"), ("shell:rg", "success"), ("shell:diff", "success"), ("shell:test", "success"),
-        ("shell:pytest", "failure"), ("shell:find", "success"), ("shell:curl", "success"), ("shell:python", "failure"),
-        ("shell:python", "success"), ("shell:grep", "failure"),
+        ("shell:grep", "success"),
+        ("shell:rg", "success"),
+        ("shell:diff", "success"),
+        ("shell:test", "success"),
+        ("shell:pytest", "failure"),
+        ("shell:find", "success"),
+        ("shell:curl", "success"),
+        ("shell:python", "failure"),
+        ("shell:python", "success"),
+        ("shell:grep", "failure"),
     ],
 }
 SESSIONS = [(case, session) for case, sessions in TABLE.items() for session in sessions]

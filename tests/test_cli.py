@@ -364,6 +364,9 @@ def test_many_rejects_are_cut_short(call: Call, tmp_path: Path, monkeypatch: pyt
     summary = {
         **{f"files_{name}": 1 for name in ("new", "grown", "same", "gone", "skipped")},
         "records": 0,
+        "turns_priced": 0,
+        "turns_told": 0,
+        "stale": [],
         "unbalanced": ["a\x1b.jsonl"],
         "rejects": [(f"a\x1b{n}.jsonl", n, "truncated") for n in range(25)],
         "tables": {"steps": 0, "loops": 0},

@@ -63,7 +63,8 @@ def test_what_changes_the_derived_tables_changes_their_digest() -> None:
     plain = config.Settings()
     assert plain.derived_digest == config.Settings().derived_digest
     others = [
-        config.Settings(maturity_us=1), config.Settings(tool_rows={"x": "read"}),
+        config.Settings(maturity_us=1),
+        config.Settings(tool_rows={"x": "read"}),
         config.Settings(experiments={"e": config.Experiment("e", "s")}),
     ]
     assert len({plain.derived_digest, *(other.derived_digest for other in others)}) == 4

@@ -25,8 +25,22 @@ from test_line import COMPARED
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "corpus.csv"
 COLUMNS = (
-    "format", "files", "runs", "calls", "failed_as_logged", "success", "failure", "unknown", "vetoed", "strategy_loops",
-    "strategy_broke", "strategy_recurred", "strategy_unresolved", "repeats", "repeats_broke", "repeats_recurred",
+    "format",
+    "files",
+    "runs",
+    "calls",
+    "failed_as_logged",
+    "success",
+    "failure",
+    "unknown",
+    "vetoed",
+    "strategy_loops",
+    "strategy_broke",
+    "strategy_recurred",
+    "strategy_unresolved",
+    "repeats",
+    "repeats_broke",
+    "repeats_recurred",
     "repeats_unresolved",
 )
 OUTCOMES = ("success", "failure", "unknown", "vetoed")
@@ -73,8 +87,10 @@ EXCEPTIONS: dict[str, tuple[str, str]] = {
     "otel-genai/versions.json": ("", "a list of versions"),
     f"{_FIXTURES}/antigravity/cli_schema_drift.jsonl": ("", "an agent without a reader"),
     f"{_FIXTURES}/antigravity/cli_small.jsonl": ("", "an agent without a reader"),
-    f"{_FIXTURES}/claude/subagent/0a1b2c3d-4e5f-4061-8071-2a3b4c5d6e7f/subagents/agent-a0ad4f44468bdf20d.meta.json":
-        ("", "facts about a subagent, read beside its log"),
+    f"{_FIXTURES}/claude/subagent/0a1b2c3d-4e5f-4061-8071-2a3b4c5d6e7f/subagents/agent-a0ad4f44468bdf20d.meta.json": (
+        "",
+        "facts about a subagent, read beside its log",
+    ),
     f"{_FIXTURES}/codex/schema_drift.jsonl": ("", "made up by its author: no record has the shape of a rollout"),
     f"{_FIXTURES}/gemini/schema_drift.json": ("", "the same: a history without messages, sessions or ids"),
 }
@@ -90,11 +106,15 @@ REJECTED: dict[str, tuple[int, str]] = {
 def failed_as_logged(results: pl.DataFrame) -> pl.DataFrame:
     """run and call ids of which any record tells a failure: a flag, an exit code, a time-out, a stated outcome."""
     is_failed = (
-        pl.col("is_error").fill_null(False) | (pl.col("exit_code").fill_null(0) != 0)
-        | pl.col("is_timeout").fill_null(False) | pl.col("outcome_log").is_in(["failure", "vetoed"]).fill_null(False)
+        pl.col("is_error").fill_null(False)
+        | (pl.col("exit_code").fill_null(0) != 0)
+        | pl.col("is_timeout").fill_null(False)
+        | pl.col("outcome_log").is_in(["failure", "vetoed"]).fill_null(False)
     )
-    run_id = pl.when(pl.col("agent").is_null()).then(pl.col("session_id")).otherwise(
-        pl.col("session_id") + "/" + pl.col("agent")
+    run_id = (
+        pl.when(pl.col("agent").is_null())
+        .then(pl.col("session_id"))
+        .otherwise(pl.col("session_id") + "/" + pl.col("agent"))
     )
     return results.filter((pl.col("type") == "result") & is_failed).select(run_id.alias("run_id"), "call_id").unique()
 
@@ -110,13 +130,17 @@ def measured() -> list[dict[str, Any]]:
     loops = tables["loops"].join(place, on=["run_id", "detected_step"], how="left")
     rows = []
     for name in [*sorted(files["format"].unique()), "all"]:
+
         def of(frame: pl.DataFrame, name: str = name) -> pl.DataFrame:
             return frame if name == "all" else frame.filter(pl.col("format") == name)
 
         mine, found = of(steps), of(loops)
         row: dict[str, Any] = {
-            "format": name or "(none)", "files": of(files).height, "runs": mine["run_id"].n_unique(),
-            "calls": mine.height, "failed_as_logged": of(failed).height,
+            "format": name or "(none)",
+            "files": of(files).height,
+            "runs": mine["run_id"].n_unique(),
+            "calls": mine.height,
+            "failed_as_logged": of(failed).height,
         }
         row |= {outcome: mine.filter(pl.col("outcome") == outcome).height for outcome in OUTCOMES}
         for label, loop_rule in (("strategy", rule.STRATEGY_LOOP), ("repeats", rule.REPEAT)):
@@ -194,7 +218,8 @@ def test_the_plain_walk_finds_the_same_loops_in_every_run(corpus: Path) -> None:
     options = (None, "", rule.SHARE_BP_DEFAULT, Settings().maturity_us)
     walked = [
         {key: row[key] for key in COMPARED}
-        for runs in sessions.values() for row in oracle.loops_of_session(runs, *options)
+        for runs in sessions.values()
+        for row in oracle.loops_of_session(runs, *options)
     ]
     found = tables["loops"].select(COMPARED).to_dicts()
 

@@ -35,14 +35,35 @@ DAY = timedelta(days=1)
 HINT = Experiment("hint", "pepper", 5000, 500)
 SETTINGS = Settings(experiments={"hint": HINT})
 ROW_KEYS = [
-    "scope", "experiment",
-    *[f"{name}_{arm}" for arm in ("treated", "holdout")
-      for name in ("n", "broke", "recurred", "unresolved", "sessions", "rate")],
-    "lift", "ci_fixed_low", "ci_fixed_high", "ci_anytime_low", "ci_anytime_high", "verdict", "reasons", "details",
+    "scope",
+    "experiment",
+    *[
+        f"{name}_{arm}"
+        for arm in ("treated", "holdout")
+        for name in ("n", "broke", "recurred", "unresolved", "sessions", "rate")
+    ],
+    "lift",
+    "ci_fixed_low",
+    "ci_fixed_high",
+    "ci_anytime_low",
+    "ci_anytime_high",
+    "verdict",
+    "reasons",
+    "details",
 ]
 FIXTURE_A = [
-    (2, 1, 1, 0), (1, 1, 0, 0), (3, 2, 1, 1), (0, 0, 2, 1), (1, 0, 1, 0), (4, 3, 1, 0), (2, 2, 0, 0), (1, 1, 2, 1),
-    (0, 0, 1, 0), (2, 1, 1, 1), (5, 2, 2, 0), (1, 1, 1, 0),
+    (2, 1, 1, 0),
+    (1, 1, 0, 0),
+    (3, 2, 1, 1),
+    (0, 0, 2, 1),
+    (1, 0, 1, 0),
+    (4, 3, 1, 0),
+    (2, 2, 0, 0),
+    (1, 1, 2, 1),
+    (0, 0, 1, 0),
+    (2, 1, 1, 1),
+    (5, 2, 2, 0),
+    (1, 1, 1, 0),
 ]
 
 
@@ -59,15 +80,42 @@ def loop(number: int, session: str, arm: str | None, outcome: str = "broke", **o
     """One enrolled strategy loop; `number` makes its class and its time."""
     at = other.pop("detected_at", START + timedelta(minutes=number))
     row = {
-        "loop_id": f"{number:016x}", "run_id": session, "session_id": session, "signature": f"{number:016x}",
-        "rule": rule.STRATEGY_LOOP, "rule_version": rule.STRATEGY_LOOP, "tool": "Edit", "kind": "edit",
-        "detected_step": number, "detected_at": at, "count_events": 3, "count_targets": 2, "count_decisions": 3,
-        "span_steps": 2, "is_interrupted": False, "is_infra": False, "failures_before": 2, "experiment": "hint",
-        "salt_id": HINT.salt_id, "share_bp": 5000, "rule_digest": "r", "is_enrolled": True, "arm": arm, "arm_bp": 1,
-        "is_delivered": arm == "treated", "outcome": outcome, "mature_at": None if at is None else at + DAY,
-        "steps_to_outcome": None if outcome == "unresolved" else 1 + number % 30, "outcome_final": outcome,
-        "is_relapsed": False, "is_sidestepped": False, "outcome_10": outcome, "outcome_20": outcome,
-        "outcome_50": outcome, "last_step": number + 50, "harness": "h",
+        "loop_id": f"{number:016x}",
+        "run_id": session,
+        "session_id": session,
+        "signature": f"{number:016x}",
+        "rule": rule.STRATEGY_LOOP,
+        "rule_version": rule.STRATEGY_LOOP,
+        "tool": "Edit",
+        "kind": "edit",
+        "detected_step": number,
+        "detected_at": at,
+        "count_events": 3,
+        "count_targets": 2,
+        "count_decisions": 3,
+        "span_steps": 2,
+        "is_interrupted": False,
+        "is_infra": False,
+        "failures_before": 2,
+        "experiment": "hint",
+        "salt_id": HINT.salt_id,
+        "share_bp": 5000,
+        "rule_digest": "r",
+        "is_enrolled": True,
+        "arm": arm,
+        "arm_bp": 1,
+        "is_delivered": arm == "treated",
+        "outcome": outcome,
+        "mature_at": None if at is None else at + DAY,
+        "steps_to_outcome": None if outcome == "unresolved" else 1 + number % 30,
+        "outcome_final": outcome,
+        "is_relapsed": False,
+        "is_sidestepped": False,
+        "outcome_10": outcome,
+        "outcome_20": outcome,
+        "outcome_50": outcome,
+        "last_step": number + 50,
+        "harness": "h",
     }
     return row | other
 
@@ -84,14 +132,30 @@ def sessions_of(rows: Iterable[dict[str, Any]], **other: Any) -> pl.DataFrame:
     out = []
     for name, row in sorted(first.items()):
         is_in = row["is_enrolled"]
-        out.append({
-            "session_id": name, "format": "native", "harness": "h", "cwd": "", "count_runs": 1, "count_steps": 9,
-            "count_attempts": 9, "count_failures": 5, "count_unknown": 0, "is_open": False, "is_enrolled": is_in,
-            "is_late_enrolment": False, "experiment": row["experiment"] if is_in else None,
-            "salt_id": row["salt_id"] if is_in else None, "share_bp": row["share_bp"] if is_in else None,
-            "epoch": row.get("epoch"), "enrolled_at": START if is_in else None, "enrolled_line": 1 if is_in else None,
-            "rule_digest": "r" if is_in else None,
-        } | other)
+        out.append(
+            {
+                "session_id": name,
+                "format": "native",
+                "harness": "h",
+                "cwd": "",
+                "count_runs": 1,
+                "count_steps": 9,
+                "count_attempts": 9,
+                "count_failures": 5,
+                "count_unknown": 0,
+                "is_open": False,
+                "is_enrolled": is_in,
+                "is_late_enrolment": False,
+                "experiment": row["experiment"] if is_in else None,
+                "salt_id": row["salt_id"] if is_in else None,
+                "share_bp": row["share_bp"] if is_in else None,
+                "epoch": row.get("epoch"),
+                "enrolled_at": START if is_in else None,
+                "enrolled_line": 1 if is_in else None,
+                "rule_digest": "r" if is_in else None,
+            }
+            | other
+        )
     return table_of(out, SESSIONS)
 
 
@@ -100,10 +164,20 @@ def record(row: dict[str, Any], **other: Any) -> dict[str, Any]:
     points = rule.arm_bp(HINT.salt, row["run_id"], row["signature"])
     arm = rule.arm_of(points)
     return {
-        "session_id": row["session_id"], "run_id": row["run_id"], "detection": 0, "delivery": 0,
-        "ts": row["detected_at"], "experiment": "hint", "signature": row["signature"], "rule": rule.STRATEGY_LOOP,
-        "arm": arm, "arm_bp": points, "share_bp": 5000, "is_delivered": arm == "treated",
-        "source_file": "a.jsonl", "source_line": 7,
+        "session_id": row["session_id"],
+        "run_id": row["run_id"],
+        "detection": 0,
+        "delivery": 0,
+        "ts": row["detected_at"],
+        "experiment": "hint",
+        "signature": row["signature"],
+        "rule": rule.STRATEGY_LOOP,
+        "arm": arm,
+        "arm_bp": points,
+        "share_bp": 5000,
+        "is_delivered": arm == "treated",
+        "source_file": "a.jsonl",
+        "source_line": 7,
     } | other
 
 
@@ -136,13 +210,25 @@ def clustered(rows: Sequence[Sequence[int]], **other: Any) -> list[dict[str, Any
     return out
 
 
-def checked(rows: Sequence[dict[str, Any]], *, settings: Settings = SETTINGS, sessions: pl.DataFrame | None = None,
-            detections: Sequence[dict[str, Any]] = (), deliveries: Sequence[dict[str, Any]] = (),
-            as_of: datetime = AS_OF, **asked: Any) -> estimate.Readout:
+def checked(
+    rows: Sequence[dict[str, Any]],
+    *,
+    settings: Settings = SETTINGS,
+    sessions: pl.DataFrame | None = None,
+    detections: Sequence[dict[str, Any]] = (),
+    deliveries: Sequence[dict[str, Any]] = (),
+    as_of: datetime = AS_OF,
+    **asked: Any,
+) -> estimate.Readout:
     """The readout, after what holds for all: the keys of its rows, no nan, intervals that contain the lift."""
     readout = estimate.lift(
-        table_of(rows), sessions_of(rows) if sessions is None else sessions, table_of(detections, DETECTIONS),
-        table_of(deliveries, DELIVERIES), settings, as_of_us=us(as_of), **asked,
+        table_of(rows),
+        sessions_of(rows) if sessions is None else sessions,
+        table_of(detections, DETECTIONS),
+        table_of(deliveries, DELIVERIES),
+        settings,
+        as_of_us=us(as_of),
+        **asked,
     )
     envelope = readout.to_json()
     json.dumps(envelope, allow_nan=False)
@@ -319,8 +405,16 @@ def test_an_epoch_too_small_for_its_own_design_effect_takes_the_largest_of_the_o
 
 
 def test_r28_compliance_through_the_estimate() -> None:
-    cells = {(1, 1, 1): 34, (1, 1, 0): 14, (1, 0, 1): 5, (1, 0, 0): 7, (0, 1, 1): 2, (0, 1, 0): 1, (0, 0, 1): 14,
-             (0, 0, 0): 23}
+    cells = {
+        (1, 1, 1): 34,
+        (1, 1, 0): 14,
+        (1, 0, 1): 5,
+        (1, 0, 0): 7,
+        (0, 1, 1): 2,
+        (0, 1, 0): 1,
+        (0, 0, 1): 14,
+        (0, 0, 0): 23,
+    }
     rows: list[dict[str, Any]] = []
     for (z, d, y), n in cells.items():
         for _ in range(n):
@@ -364,7 +458,10 @@ def test_small_arms_show_counts_only(counts: tuple[int, int, int, int], reason: 
     row = found.to_row()
     assert found.headline.reasons == (reason,)
     assert (row["n_treated"], row["broke_treated"], row["n_holdout"], row["broke_holdout"]) == (
-        counts[1], counts[0], counts[3], counts[2]
+        counts[1],
+        counts[0],
+        counts[3],
+        counts[2],
     )
     assert all(row[key] is None for key in ("rate_treated", "rate_holdout", "lift", "ci_fixed_low", "ci_anytime_low"))
     assert row["verdict"] == "no verdict yet"
@@ -414,8 +511,17 @@ def test_a_verdict_is_from_the_anytime_interval_only() -> None:
 
 def test_a_window_and_a_replay_get_no_nightly_interval_and_no_verdict() -> None:
     rows = two_arms(90, 100, 30, 100)
-    away = [row | {"is_enrolled": False, "experiment": None, "salt_id": None, "session_id": row["session_id"] + "r",
-                   "run_id": row["run_id"] + "r"} for row in rows]
+    away = [
+        row
+        | {
+            "is_enrolled": False,
+            "experiment": None,
+            "salt_id": None,
+            "session_id": row["session_id"] + "r",
+            "run_id": row["run_id"] + "r",
+        }
+        for row in rows
+    ]
     readout = checked(rows + away, since_us=us(START))
     scopes = [(e.scope, e.experiment) for e in readout.estimates]
     assert scopes == [("window", "hint"), ("to_date", "hint"), ("replay", "")]
@@ -635,7 +741,8 @@ def test_the_first_loop_is_decided_by_run_and_step_where_times_tie_or_lack() -> 
     for at in (START, None):
         rows = [
             loop(i * 3 + j, f"s{i}", "holdout" if j else "treated", "recurred" if j else "broke", detected_at=at)
-            for i in range(12) for j in (2, 0, 1)
+            for i in range(12)
+            for j in (2, 0, 1)
         ]
         found = to_date(rows)
         first = found.sensitivities["first_loop_only"]
@@ -720,8 +827,12 @@ def test_segments_are_tested_by_n_and_selected_by_e_bh() -> None:
 
 def clustered_at(start: int, rows: Sequence[Sequence[int]], **other: Any) -> list[dict[str, Any]]:
     return [
-        row | {"signature": f"{start + i:016x}", "session_id": f"c{start}{row['session_id']}",
-               "run_id": f"c{start}{row['run_id']}"}
+        row
+        | {
+            "signature": f"{start + i:016x}",
+            "session_id": f"c{start}{row['session_id']}",
+            "run_id": f"c{start}{row['run_id']}",
+        }
         for i, row in enumerate(clustered(rows, **other))
     ]
 
@@ -852,10 +963,17 @@ def lakes(draw: st.DrawFn) -> list[dict[str, Any]]:
         for _ in range(draw(st.integers(1, 5))):
             arm = draw(st.sampled_from(["treated", "holdout"]))
             outcome = draw(st.sampled_from(["broke", "recurred", "unresolved"]))
-            rows.append(loop(
-                len(rows), f"s{session}", arm, outcome, epoch=epoch, is_interrupted=draw(st.booleans()),
-                tool=draw(st.sampled_from(["Edit", "Bash"])),
-            ))
+            rows.append(
+                loop(
+                    len(rows),
+                    f"s{session}",
+                    arm,
+                    outcome,
+                    epoch=epoch,
+                    is_interrupted=draw(st.booleans()),
+                    tool=draw(st.sampled_from(["Edit", "Bash"])),
+                )
+            )
     return rows
 
 
@@ -906,8 +1024,13 @@ def test_every_lake_gives_a_readout_in_each_scope(rows: list[dict[str, Any]]) ->
 
 def step(run: str, number: int, **other: Any) -> dict[str, Any]:
     return {
-        "session_id": run, "run_id": run, "step": number, "ts": START + timedelta(minutes=number), "kind": "edit",
-        "actor": "agent", "outcome": "failure",
+        "session_id": run,
+        "run_id": run,
+        "step": number,
+        "ts": START + timedelta(minutes=number),
+        "kind": "edit",
+        "actor": "agent",
+        "outcome": "failure",
     } | other
 
 

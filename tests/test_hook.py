@@ -1084,10 +1084,11 @@ def test_parallel_hooks_of_one_session_take_turns(env: dict[str, str]) -> None:
         assert process.wait() == 0
     spool = Path(env["LOOPSTATS_SPOOL"])
     assert len([answer for answer in answers if answer]) == 1
-    types = [line["type"] for line in told(spool)]
-    assert (
-        types[0] == "session" and types.count("step") == 8 and types.count("loop") == 1 and types.count("delivery") == 1
-    )
+    lines = told(spool)
+    types = [line["type"] for line in lines]
+    assert (types[0], types.count("step"), types.count("delivery")) == ("session", 8, 1)
+    # Which of the parallel calls is recorded first is open, so one target may have failed three times before the other.
+    assert [line["rule"] for line in lines if line["type"] == "loop"].count("strategy-loop/1") == 1
 
 
 def test_old_sessions_are_forgotten_and_the_rest_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

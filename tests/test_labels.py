@@ -30,8 +30,12 @@ LABELS = Path(__file__).resolve().parent / "labels"
 FIRM_AT_LEAST = 0.97
 # Label column -> column of `steps`, and the word for it in a note.
 CELLS = {
-    "kind": ("kind", "kind"), "action": ("action", "action"), "target": ("target", "target"),
-    "outcome": ("outcome", "outcome"), "outcome_reason": ("outcome_reason", "outcome"), "code": ("error_code", "code"),
+    "kind": ("kind", "kind"),
+    "action": ("action", "action"),
+    "target": ("target", "target"),
+    "outcome": ("outcome", "outcome"),
+    "outcome_reason": ("outcome_reason", "outcome"),
+    "code": ("error_code", "code"),
 }
 CLASS = "class_group"
 MISS_COLUMNS = ("file", "line", "call_id", "column", "is_firm", "label", "ruler", "why")
@@ -62,7 +66,7 @@ def ambiguous(note: str) -> set[str]:
     """The columns that a note names as open to another reading."""
     if "ambiguous" not in note or "[" not in note:
         return set()
-    return set(note[note.rfind("[") + 1:].rstrip("] ").split())
+    return set(note[note.rfind("[") + 1 :].rstrip("] ").split())
 
 
 @cache
@@ -93,7 +97,8 @@ def step_of(row: dict[str, str]) -> dict[str, Any]:
         [step for step in same_file if str(step["source_line"]) == record and step["call_id"] in (event, f"#{event}")],
         [step for step in same_file if not record and str(step["source_line"]) == event],
         [
-            step for step in steps_by_call()[row["call_id"]]
+            step
+            for step in steps_by_call()[row["call_id"]]
             if row["call_id"] and step["source_file"].split("/")[0] == row["file"].split("/")[0]
         ],
     ]
@@ -111,8 +116,17 @@ def cells() -> tuple[Cell, ...]:
     for row, step in rows:
         open_columns = ambiguous(row["note"])
         for column, (name, word) in CELLS.items():
-            out.append(Cell(row["file"], row["line"], row["call_id"], column, word not in open_columns, row[column],
-                            step[name] or ""))
+            out.append(
+                Cell(
+                    row["file"],
+                    row["line"],
+                    row["call_id"],
+                    column,
+                    word not in open_columns,
+                    row[column],
+                    step[name] or "",
+                )
+            )
     return (*out, *class_cells(rows))
 
 
@@ -135,7 +149,8 @@ def class_cells(rows: list[tuple[dict[str, str], dict[str, Any]]]) -> list[Cell]
         joined = {f"= {r[CLASS]}" for r, s in others if is_same_class(s, step) and r[CLASS] != row[CLASS]}
         parted = {
             f"- {r['file'].rsplit('/', 1)[-1]}:{r['line']}"
-            for r, s in others if not is_same_class(s, step) and r[CLASS] == row[CLASS]
+            for r, s in others
+            if not is_same_class(s, step) and r[CLASS] == row[CLASS]
         }
         ruler = "; ".join([row[CLASS], *sorted(joined | parted)])
         is_firm = "class" not in ambiguous(row["note"])
@@ -154,8 +169,13 @@ def shown(text: str) -> str:
 
 def as_row(cell: Cell) -> dict[str, str]:
     return {
-        "file": cell.file, "line": cell.line, "call_id": cell.call_id, "column": cell.column,
-        "is_firm": "firm" if cell.is_firm else "", "label": cell.label, "ruler": shown(cell.ruler),
+        "file": cell.file,
+        "line": cell.line,
+        "call_id": cell.call_id,
+        "column": cell.column,
+        "is_firm": "firm" if cell.is_firm else "",
+        "label": cell.label,
+        "ruler": shown(cell.ruler),
     }
 
 
@@ -204,9 +224,7 @@ def test_pairs_of_failures_agree(corpus: Path) -> None:
     rows = [(row, step_of(row)) for row in labels()]
     failures = [(row, step) for row, step in rows if row[CLASS]]
     pairs = [(a, b) for a, b in combinations(failures, 2) if a[1]["tool"] == b[1]["tool"]]
-    agreeing = [
-        (a, b) for a, b in pairs if (a[0][CLASS] == b[0][CLASS]) == is_same_class(a[1], b[1])
-    ]
+    agreeing = [(a, b) for a, b in pairs if (a[0][CLASS] == b[0][CLASS]) == is_same_class(a[1], b[1])]
     print(f"pairs of one tool: {len(agreeing)} of {len(pairs)} agree")
     assert len(pairs) > 1_000
     assert len(agreeing) / len(pairs) >= 0.99

@@ -94,7 +94,12 @@ def test_the_price_is_that_of_the_turns_time() -> None:
     moments = [datetime(2025, 6, 1, tzinfo=UTC) + timedelta(days=50 * day, minutes=97 * day) for day in range(12)]
     row = {"model": "deepseek-chat", "tokens_input": 10**6, "tokens_output": 10**6}
     expected = [
-        round(cheap[1].calc_price(Usage(input_tokens=10**6, output_tokens=10**6), cheap[0], genai_request_timestamp=at).total_price * 10**6)
+        round(
+            cheap[1]
+            .calc_price(Usage(input_tokens=10**6, output_tokens=10**6), cheap[0], genai_request_timestamp=at)
+            .total_price
+            * 10**6
+        )
         for at in moments
     ]
     assert len(set(expected)) > 1
@@ -123,15 +128,25 @@ KNOWN = known_models()
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(0, 10**6), st.integers(0, 10**5), st.integers(0, 10**6), st.integers(0, 10**5),
-    st.integers(0, 1000), st.integers(0, 60 * 24 - 1),
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.integers(0, 1000),
+    st.integers(0, 60 * 24 - 1),
 )
 def test_every_model_costs_what_the_library_says(
     fresh: int, written: int, read: int, out: int, day: int, minute: int
 ) -> None:
     at = datetime(2024, 6, 1, tzinfo=UTC) + timedelta(days=day, minutes=minute)
     chosen = KNOWN[(fresh * 7 + read * 13 + day) % 41 :: 41]
-    row = {"tokens_input": fresh, "tokens_output": out, "tokens_cache_read": read, "tokens_cache_write": written, "ts": at}
+    row = {
+        "tokens_input": fresh,
+        "tokens_output": out,
+        "tokens_cache_read": read,
+        "tokens_cache_write": written,
+        "ts": at,
+    }
     usage = Usage(
         input_tokens=fresh + read + written, cache_read_tokens=read, cache_write_tokens=written, output_tokens=out
     )
@@ -150,7 +165,11 @@ def test_most_models_of_the_library_are_compared() -> None:
 def test_own_prices_stand_before_the_librarys() -> None:
     own = {SONNET: Rates(1_000_000, 2_000_000, 0, 500_000), "m-large": Rates(250_000, 0, 0, 0)}
     counts = {"tokens_input": 10, "tokens_output": 10, "tokens_cache_read": 10, "tokens_cache_write": 10}
-    assert costs(counts, counts | {"model": "m-large"}, counts | {"model": "m-large", "ts": None}, own=own) == [35, 3, 3]
+    assert costs(counts, counts | {"model": "m-large"}, counts | {"model": "m-large", "ts": None}, own=own) == [
+        35,
+        3,
+        3,
+    ]
 
 
 def test_order_and_other_columns_stay() -> None:
@@ -175,7 +194,10 @@ def read(tmp_path: Path, text: str) -> Settings:
 
 
 def test_prices_of_the_configuration(tmp_path: Path) -> None:
-    found = read(tmp_path, '[prices."m-large"]\ninput = 3\noutput = 15.5\ncache_read = 0.3\n[prices.x]\ninput = 0\noutput = 0.000001\n')
+    found = read(
+        tmp_path,
+        '[prices."m-large"]\ninput = 3\noutput = 15.5\ncache_read = 0.3\n[prices.x]\ninput = 0\noutput = 0.000001\n',
+    )
     assert found.prices == {
         "m-large": Rates(3_000_000, 15_500_000, 300_000, 3_000_000),
         "x": Rates(0, 1, 0, 0),
@@ -216,9 +238,19 @@ def test_prices_are_part_of_what_the_tables_depend_on(monkeypatch: pytest.Monkey
 def log(tmp_path: Path) -> Path:
     """Two turns of one session: one of a model in the library, one of a model that only the user can price."""
     lines = [
-        {"v": 1, "type": "step", "session": "s", "id": f"e{number}", "ts": "2026-03-02T12:00:00Z", "tool": "Edit",
-         "target": "a", "outcome": "success", "decision": f"d{number}", "model": model,
-         "tokens": {"input": 100, "output": 10}}
+        {
+            "v": 1,
+            "type": "step",
+            "session": "s",
+            "id": f"e{number}",
+            "ts": "2026-03-02T12:00:00Z",
+            "tool": "Edit",
+            "target": "a",
+            "outcome": "success",
+            "decision": f"d{number}",
+            "model": model,
+            "tokens": {"input": 100, "output": 10},
+        }
         for number, model in enumerate([SONNET, "m-large"])
     ]
     path = tmp_path / "logs" / "log.jsonl"
@@ -244,7 +276,9 @@ def test_the_summary_says_how_many_turns_have_a_price(tmp_path: Path) -> None:
     path = log(tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "loopstats.cli", "--lake", str(tmp_path / "lake"), "ingest", str(path)],
-        capture_output=True, check=True, text=True,
+        capture_output=True,
+        check=True,
+        text=True,
     )
     assert "price known for 1 of 2 turns with tokens" in done.stdout + done.stderr
 

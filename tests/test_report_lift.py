@@ -72,7 +72,9 @@ def test_a_verdict_at_the_width_of_a_phone_byte_for_byte() -> None:
     for row in rows:
         row["outcome"] = "broke" if (row["arm"] == "treated") == (row["detected_step"] % 5 > 0) else "recurred"
     records = [record(row) for row in rows]
-    assert text(quiet(rows, detections=records, deliveries=records, since_us=us(START))) == """\
+    assert (
+        text(quiet(rows, detections=records, deliveries=records, since_us=us(START)))
+        == """\
 hint helps: treated loops broke 59.8 points more often,
 treated 74/95 (77.9 %) against holdout 19/105 (18.1 %). A
 verdict: the nightly interval [+38.4, +73.5] leaves out 0.
@@ -98,6 +100,7 @@ detected from 2026-11-02T09:00:00Z to 2026-11-19T00:00:00Z.
 
 Sensitivities, integrity: --all. Every number: -f json.
 """
+    )
 
 
 def test_a_failed_audit_byte_for_byte() -> None:
@@ -110,7 +113,7 @@ def test_a_failed_audit_byte_for_byte() -> None:
     assert out.startswith("hint: no result, because the logged arms are not those that\nthe salt gives. Loops: ")
     assert "verdict            withheld\n" in out and "lift               -\n" in out
     assert "! hint: records with another arm than their salt, run and\n  class give: 1; no lift is shown\n" in out
-    block = out[out.index("Records with another arm"):].split("\n\n")[0]
+    block = out[out.index("Records with another arm") :].split("\n\n")[0]
     assert " ".join(block.split()) == (
         f"Records with another arm s3 {rows[3]['signature']}: logged {other} ({rows[3]['arm_bp']} bp), "
         f"recomputed {true} ({rows[3]['arm_bp']} bp) (a.jsonl:7)"
@@ -143,15 +146,22 @@ def test_an_empty_lake_says_that_there_is_nothing_to_compare() -> None:
     ("rows", "words"),
     [
         (two_arms(30, 100, 90, 100), "hint harms: treated loops broke 60.0 points less often"),
-        (two_arms(56, 70, 48, 80), "hint: no verdict yet. So far treated loops broke 20.0 points more often, treated "
-         "56/70 (80.0 %) against holdout 48/80 (60.0 %); the nightly interval [-4.6, +41.1] still holds 0."),
-        (two_arms(1, 1, 0, 0), "hint: no result yet, an arm has no loops. Loops broken: treated 1/1 against holdout "
-         "0/0."),
+        (
+            two_arms(56, 70, 48, 80),
+            "hint: no verdict yet. So far treated loops broke 20.0 points more often, treated "
+            "56/70 (80.0 %) against holdout 48/80 (60.0 %); the nightly interval [-4.6, +41.1] still holds 0.",
+        ),
+        (
+            two_arms(1, 1, 0, 0),
+            "hint: no result yet, an arm has no loops. Loops broken: treated 1/1 against holdout 0/0.",
+        ),
         (two_arms(3, 4, 9, 9), "hint: no result yet, an arm has fewer than 5 loops"),
         (two_arms(9, 9, 2, 9), "hint: no verdict yet, fewer than 10 loops or 10 sessions in an arm"),
         (clustered([(9, 9, 0, 0), (0, 0, 3, 1), (0, 0, 6, 2)]), "one session holds a whole arm"),
-        (two_arms(90, 200, 30, 80), "hint: no result, because the split of the arms is not the planned one. Loops: 200 "
-         "treated, 80 holdout."),
+        (
+            two_arms(90, 200, 30, 80),
+            "hint: no result, because the split of the arms is not the planned one. Loops: 200 treated, 80 holdout.",
+        ),
         ([*two_arms(30, 50, 20, 50), loop(900, "x", None, arm_bp=None)], "because the salt of the experiment is not"),
     ],
 )
@@ -193,12 +203,22 @@ def test_all_shows_every_sensitivity_with_its_counts() -> None:
     records = [record(row) for row in rows]
     out = " ".join(text(quiet(rows, detections=records, deliveries=records), all=True).split())
     for words in (
-        "first loop of each session: ", "resolved loops only: ", "without interrupted loops: ",
-        "without infrastructure errors: ", "without one-turn loops: ",
-        "whatever the unresolved loops would have become: [", "delivered: treated ", "effect of delivery itself: ",
-        "sidestepped: ", "relapsed after breaking, as known now: ", "treated broken: ",
-        "smallest lift found with 80 % power: ", "audit: 240 logged arms recomputed, 0 differ, 0 could",
-        "split in epoch e1: ", "loops that only the log has: treated 0/", "treated not delivered: 0/",
+        "first loop of each session: ",
+        "resolved loops only: ",
+        "without interrupted loops: ",
+        "without infrastructure errors: ",
+        "without one-turn loops: ",
+        "whatever the unresolved loops would have become: [",
+        "delivered: treated ",
+        "effect of delivery itself: ",
+        "sidestepped: ",
+        "relapsed after breaking, as known now: ",
+        "treated broken: ",
+        "smallest lift found with 80 % power: ",
+        "audit: 240 logged arms recomputed, 0 differ, 0 could",
+        "split in epoch e1: ",
+        "loops that only the log has: treated 0/",
+        "treated not delivered: 0/",
     ):
         assert words in out
 
@@ -233,11 +253,17 @@ def test_log_text_reaches_no_terminal_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
-        ("plain text, é ü 漢字 😀", "plain text, é ü 漢字 😀"), ("", ""), ("a\tb\nc\rd", "a\\tb\\nc\\rd"),
-        ("\x1b]0;t\x07", "\\x1b]0;t\\x07"), ("\x7f\x85\x9b", "\\x7f\\x85\\x9b"),
+        ("plain text, é ü 漢字 😀", "plain text, é ü 漢字 😀"),
+        ("", ""),
+        ("a\tb\nc\rd", "a\\tb\\nc\\rd"),
+        ("\x1b]0;t\x07", "\\x1b]0;t\\x07"),
+        ("\x7f\x85\x9b", "\\x7f\\x85\\x9b"),
         ("\u202e\u2066\u061c", "\\u202e\\u2066\\u061c"),
-        ("\u200b\u200d\ufeff\u2060", "\\u200b\\u200d\\ufeff\\u2060"), ("\ud800x\udfff", "\\ud800x\\udfff"),
-        ("\u2028\u2029", "\\u2028\\u2029"), ("\U000e0041", "\\U000e0041"), ("a\u00a0b\u3000c", "a\u00a0b\u3000c"),
+        ("\u200b\u200d\ufeff\u2060", "\\u200b\\u200d\\ufeff\\u2060"),
+        ("\ud800x\udfff", "\\ud800x\\udfff"),
+        ("\u2028\u2029", "\\u2028\\u2029"),
+        ("\U000e0041", "\\U000e0041"),
+        ("a\u00a0b\u3000c", "a\u00a0b\u3000c"),
         ("\u3164\ufe0f\u2800", "\\u3164\\ufe0f\\u2800"),
     ],
 )

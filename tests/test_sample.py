@@ -27,8 +27,11 @@ LEDGER = frozenset({"README.md", "loopstats.toml"})
 
 def headline() -> list[dict[str, Any]]:
     """The planted loops that enter the lift at the as-of time."""
-    return [row for row in TRUTH["loops"]
-            if row["rule"] == rule.STRATEGY_LOOP and row["is_enrolled"] and row["state"] == "mature"]
+    return [
+        row
+        for row in TRUTH["loops"]
+        if row["rule"] == rule.STRATEGY_LOOP and row["is_enrolled"] and row["state"] == "mature"
+    ]
 
 
 def session_of(row: dict[str, Any]) -> str:
@@ -93,8 +96,14 @@ def walk() -> dict[tuple[str, str, str, bool], tuple[str, str, str]]:
             if record["type"] != "step":
                 continue
             run_id = record["session"] + (f"/{record['agent']}" if "agent" in record else "")
-            facts = rule.read_call(record["tool"], record.get("input"), None, kind=record.get("kind"),
-                                   action=record.get("action"), target=record.get("target"))
+            facts = rule.read_call(
+                record["tool"],
+                record.get("input"),
+                None,
+                kind=record.get("kind"),
+                action=record.get("action"),
+                target=record.get("target"),
+            )
             signature = record.get("signature")
             if signature is None and record["outcome"] == "failure":
                 failure = rule.read_failure(record.get("message", ""), record.get("exit_code"), None, False)
@@ -103,8 +112,19 @@ def walk() -> dict[tuple[str, str, str, bool], tuple[str, str, str]]:
             actor = record.get("actor", "agent")
             run = steps.setdefault(run_id, [])
             decision = record.get("decision", f"step {record['id']}")
-            run.append((len(run), decision, microseconds(record["ts"]), facts.kind, actor, facts.action, facts.target,
-                        record["outcome"], signature))
+            run.append(
+                (
+                    len(run),
+                    decision,
+                    microseconds(record["ts"]),
+                    facts.kind,
+                    actor,
+                    facts.action,
+                    facts.target,
+                    record["outcome"],
+                    signature,
+                )
+            )
             detector = detectors.setdefault((run_id, is_enrolled), rule.Detector())
             name = detector.feed(facts.kind, actor, record["outcome"], signature, facts.target)
             if name:
@@ -184,8 +204,13 @@ def test_counts_by_arm_and_outcome() -> None:
         week = [row for row in mine if "2026-11-13" <= row["detected_at"] < "2026-11-19"]
         assert said["n_last_7d"] == len(week) >= 40
         assert 0.10 <= outcomes["unresolved"] / len(mine) <= 0.14
-        cells = (arm, f"{said['planted_break_rate']:.2f}", len(mine), said["sessions"],
-                 *(outcomes[word] for word in ("broke", "recurred", "unresolved")))
+        cells = (
+            arm,
+            f"{said['planted_break_rate']:.2f}",
+            len(mine),
+            said["sessions"],
+            *(outcomes[word] for word in ("broke", "recurred", "unresolved")),
+        )
         assert f"| {' | '.join(map(str, cells))} |" in (SAMPLE / "README.md").read_text(encoding="utf-8")
     days = sorted(row["detected_at"][:10] for row in rows)
     assert (days[0], days[-1]) == ("2026-10-20", "2026-11-18")
@@ -204,7 +229,8 @@ def test_intervals_show_the_planted_lift() -> None:
 def test_the_ruler_finds_what_was_planted() -> None:
     found = walk()
     planted = {
-        (row["run_id"], row["signature"], row["rule"], row["is_enrolled"]): row for row in TRUTH["loops"]
+        (row["run_id"], row["signature"], row["rule"], row["is_enrolled"]): row
+        for row in TRUTH["loops"]
         if row["source"] == "native" or (row["source"] == "claude-code" and row["is_enrolled"])
     }
     assert found.keys() == planted.keys()
@@ -217,8 +243,11 @@ def test_the_ruler_finds_what_was_planted() -> None:
 
 def test_log_records_agree_with_the_arms() -> None:
     records = event_log()
-    planted = {(row["run_id"], row["signature"]): row for row in TRUTH["loops"]
-               if row["rule"] == rule.STRATEGY_LOOP and row["is_enrolled"]}
+    planted = {
+        (row["run_id"], row["signature"]): row
+        for row in TRUTH["loops"]
+        if row["rule"] == rule.STRATEGY_LOOP and row["is_enrolled"]
+    }
     for kind in ("loop", "delivery"):
         logged = [r for r in records if r["type"] == kind]
         keys = [(r["session"] + (f"/{r['agent']}" if "agent" in r else ""), r["signature"]) for r in logged]
@@ -231,11 +260,13 @@ def test_log_records_agree_with_the_arms() -> None:
     assert all(len(r["reason"]) > 10 for r in missed)
     enrolments = [r for r in records if r["type"] == "session" and "experiment" in r]
     assert {(r["salt_id"], r["share_bp"], r["rule_digest"]) for r in enrolments} == {
-        (rule.salt_id("loopstats-sample"), 5000, rule.digest())}
+        (rule.salt_id("loopstats-sample"), 5000, rule.digest())
+    }
 
 
-@pytest.mark.parametrize(("fact", "at_least"), [
-    ("infra", 20), ("interrupted", 15), ("relapsed", 10), ("sidestepped", 5)])
+@pytest.mark.parametrize(
+    ("fact", "at_least"), [("infra", 20), ("interrupted", 15), ("relapsed", 10), ("sidestepped", 5)]
+)
 def test_every_kind_of_loop_is_there(fact: str, at_least: int) -> None:
     rows = [row for row in TRUTH["loops"] if row["rule"] == rule.STRATEGY_LOOP and fact in row["facts"]]
     assert TRUTH["count"][fact] == len(rows) >= at_least
@@ -282,8 +313,11 @@ def test_copies_are_there() -> None:
     places: dict[str, set[str]] = {}
     for name, data in native.items():
         if name not in copies:
-            for session in {line.split(b'"session":"')[1].split(b'"')[0].decode()
-                            for line in data.split(b"\n") if line.startswith(b'{"v":1') and line.endswith(b"}")}:
+            for session in {
+                line.split(b'"session":"')[1].split(b'"')[0].decode()
+                for line in data.split(b"\n")
+                if line.startswith(b'{"v":1') and line.endswith(b"}")
+            }:
                 places.setdefault(session, set()).add(name)
     assert sum(len(names) == 2 for names in places.values()) >= 5
 

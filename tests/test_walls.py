@@ -16,8 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pipeline" / "loopstats"
 RULER = {"rule", "shell", "actions", "failures"}
-STAGES = {"steps", "detect", "assign", "classify", "estimate"}
-BELOW_STAGES = RULER | {"tables", "errors", "intervals", "config", "when"}
+STAGES = {"steps", "detect", "assign", "classify", "estimate", "drift", "audits", "runs"}
+BELOW_STAGES = RULER | {"waste", "prices", "tables", "errors", "intervals", "config", "when"}
 ALLOWED_ABOVE = {
     "errors": set(),
     "shell": set(),
@@ -28,9 +28,11 @@ ALLOWED_ABOVE = {
     "intervals": {"errors"},
     "resources": set(),
     "decode": {"errors"},
-    "store": {"tables", "errors", "resources", "__init__"},
+    "store": {"tables", "errors", "found", "resources", "__init__"},
     "config": {"rule", "errors"},
-    "ingest": {"formats", "decode", "errors", "tables", "rule"},
+    "found": {"errors"},
+    "ingest": {"formats", "decode", "errors", "found", "tables", "rule"},
+    "workers": {"ingest", "errors"},
 }
 
 

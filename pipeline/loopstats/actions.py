@@ -247,7 +247,8 @@ operate apachectl jira linear airflow
 communicate mail mailx sendmail mutt msmtp swaks slack slackcat telegram-send sendEmail
 wait sleep wait watch inotifywait
 plan submit exit_forfeit
-setup true false : cd pushd popd export unset source . set shopt trap echo printf exit return local readonly let read shift \
+setup true false : cd pushd popd export unset source . set shopt trap echo printf exit return local readonly let \
+read shift \
 break continue
 setup getopts mapfile readarray unalias clear stty module disown
 """
@@ -365,7 +366,8 @@ _PATH_OPERANDS = dict.fromkeys(
         basename dirname source . open sort uniq unzip gzip gunzip bzip2 xz zcat find install patch bash sh zsh python
         node ruby perl php lua tsx ts-node bun deno java pytest gofmt black prettier isort mypy flake8 pylint cobc gcc
         g++ cc clang clang++ rustc javac strip nm objdump ldd cd pushd py_compile shellcheck Rscript julia expect goto
-        create edit patch dos2unix rustfmt clang-format autopep8 yapf shfmt view eslint tac rev file column zip tsc pyright basedpyright pyflakes pycodestyle pydocstyle bandit
+        create edit patch dos2unix rustfmt clang-format autopep8 yapf shfmt view eslint tac rev file column zip tsc
+        pyright basedpyright pyflakes pycodestyle pydocstyle bandit
         vulture
         """
     ),
@@ -393,6 +395,8 @@ _REFERENCE_PROGRAMS = frozenset(
     )
 )
 _VALUE_TEXT = """
+sqlfluff --dialect --templater --rules -r -d
+ruff --select --ignore --config --output-format --target-version --line-length
 pytest -k -m -c -p -n -W -o --rootdir --tb --maxfail --durations --timeout --cov --cov-report --junitxml --ignore \
 --deselect --color
 unittest -k -p -t -s
@@ -1450,7 +1454,7 @@ def _part_targets(part: Part, kind: str, cwd: str | None) -> list[str]:
             count = 0
         if program in ("sed",) and any(a[:2] == "-e" for a in args):
             count = 0
-        operands = operands[count:]
+        operands = [operand for operand in operands[count:] if operand != "-"]
     if (
         program
         in (
@@ -1877,7 +1881,9 @@ message target to channel
 find_file file_name
 search_dir search_term
 """
-_WRITTEN = frozenset({"query", "pattern", "regex", "prompt", "search_term", "expression", "description", "command", "label"})
+_WRITTEN = frozenset(
+    {"query", "pattern", "regex", "prompt", "search_term", "expression", "description", "command", "label"}
+)
 _TARGET_KEYS: dict[str, tuple[str, ...]] = {}
 
 
@@ -1965,7 +1971,8 @@ def _tool_targets(tool: str, known: str, arguments: dict[str, Any], cwd: str | N
 def _telling(key: str, text: str) -> str:
     """A target out of an argument: ids and names as they are; what a person or a model wrote only as a hash.
 
-    A query or a pattern may hold code or a prompt, which the lake must not (METHOD 14); a short one tells as little as a name and stays readable.
+    A query or a pattern may hold code or a prompt, which the lake must not (METHOD 14); a short one tells as little as
+    a name and stays readable.
     """
     if key not in _WRITTEN or len(text) <= 40:
         return text
@@ -2130,6 +2137,9 @@ def read_call(
     call.action = action if action is not None else act
     call.targets = targets
     call.target = targets[0] if targets else ""
+    if not print_text and target is not None:
+        # A log that tells the target instead of the arguments: the target is what tells two calls apart.
+        print_text = f"target={canonical(target)}"
     call.fingerprint = _digest(tool, print_text)
     return call
 

@@ -170,8 +170,15 @@ class Reading:
 
 
 def read_answer(
-    text: str, kind: str | None, is_exit_masked: bool, *, is_error: bool | None = None, exit_code: int | None = None,
-    outcome: str | None = None, is_timeout: bool = False, structured_code: str | None = None,
+    text: str,
+    kind: str | None,
+    is_exit_masked: bool,
+    *,
+    is_error: bool | None = None,
+    exit_code: int | None = None,
+    outcome: str | None = None,
+    is_timeout: bool = False,
+    structured_code: str | None = None,
     error_code: str | None = None,
 ) -> Reading:
     """Read the text of an answer beside its facts (as `Emit.result` takes them); `kind` None: the call is not known."""
@@ -202,10 +209,10 @@ def verdict(text: str, is_error: bool, used: Any, denial: str | None = None) -> 
     structure = used if isinstance(used, dict) else {}
     if is_error:
         if text.startswith(ERROR_TAG):
-            text = text[len(ERROR_TAG):].removesuffix(ERROR_TAG_END)
+            text = text[len(ERROR_TAG) :].removesuffix(ERROR_TAG_END)
         rest = text
         if text.startswith(EXIT):
-            number, _, rest = text[len(EXIT):].partition("\n")
+            number, _, rest = text[len(EXIT) :].partition("\n")
             facts["exit_code"] = as_int(number.strip())
         if rest.startswith(TIMED_OUT):
             facts["is_timeout"] = True
@@ -447,8 +454,17 @@ def after_call(event: str, record: dict[str, Any]) -> tuple[str, dict[str, Any]]
     if is_codex(record):
         answer = read_output(response, not any(flags) if flags else None)
         return answer.text, {
-            name: getattr(answer, name) for name in (
-                "is_error", "exit_code", "outcome", "reason", "source", "is_timeout", "is_truncated", "duration_ms")
+            name: getattr(answer, name)
+            for name in (
+                "is_error",
+                "exit_code",
+                "outcome",
+                "reason",
+                "source",
+                "is_timeout",
+                "is_truncated",
+                "duration_ms",
+            )
         }
     is_error = any(flags) or structure.get("success") is False
     return verdict(_streams(structure) if structure else text_of(response), is_error, response)

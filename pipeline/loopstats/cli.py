@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from loopstats.when import Interval
 
 REJECTS_SHOWN = 20
+FILE_STATES = ("new", "grown", "same", "gone", "skipped")
 SHORT_ID = 8
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
@@ -94,12 +95,76 @@ POWER_COLUMNS = (
 HOOK_COLUMNS = ("agent", "scope", "settings", "firing", "last_fired", "sessions", "path")
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
 
-DRIFT_COLUMNS = ("run", "reason", "first_step", "detected_step", "length", "lead_steps", "tokens", "cost_micros", "tool", "detected_at", "rule", "harness", "model", "project")
+DRIFT_COLUMNS = (
+    "run",
+    "reason",
+    "first_step",
+    "detected_step",
+    "length",
+    "lead_steps",
+    "tokens",
+    "cost_micros",
+    "tool",
+    "detected_at",
+    "rule",
+    "harness",
+    "model",
+    "project",
+)
 AUDIT_COLUMNS = ("finding", "rate", "unit", "about", "count_rows")
 AUDIT_ROW_COLUMNS = ("finding", "run", "step", "detail", "at")
-GROUP_COLUMNS = ("n", "solved", "n_judged", "steps_p50", "steps_p90", "tokens_p50", "runs_with_drifts", "runs_with_loops", "runs_with_echoes", "unverified", "n_edited", "right_endings", "n_endings", "false_claims", "n_claims")
-RUN_COLUMNS = ("run", "count_steps", "solved", "tokens", "distinct_ratio", "count_state_changes", "longest_frozen", "count_loops", "count_drifts", "count_echoes", "is_unverified", "last_verify", "ending", "claimed", "model", "project", "harness", "last_at")
-TIER_COLUMNS = ("tier", "name", "after_cycles", "runs_fired", "n_runs", "runs_in_log", "count_cleared", "cleared_first_by", "count_lifted", "steps_left", "tokens_left", "cost_left_micros", "n_priced")
+GROUP_COLUMNS = (
+    "n",
+    "solved",
+    "n_judged",
+    "steps_p50",
+    "steps_p90",
+    "tokens_p50",
+    "runs_with_drifts",
+    "runs_with_loops",
+    "runs_with_echoes",
+    "unverified",
+    "n_edited",
+    "right_endings",
+    "n_endings",
+    "false_claims",
+    "n_claims",
+)
+RUN_COLUMNS = (
+    "run",
+    "count_steps",
+    "solved",
+    "tokens",
+    "distinct_ratio",
+    "count_state_changes",
+    "longest_frozen",
+    "count_loops",
+    "count_drifts",
+    "count_echoes",
+    "is_unverified",
+    "last_verify",
+    "ending",
+    "claimed",
+    "model",
+    "project",
+    "harness",
+    "last_at",
+)
+TIER_COLUMNS = (
+    "tier",
+    "name",
+    "after_cycles",
+    "runs_fired",
+    "n_runs",
+    "runs_in_log",
+    "count_cleared",
+    "cleared_first_by",
+    "count_lifted",
+    "steps_left",
+    "tokens_left",
+    "cost_left_micros",
+    "n_priced",
+)
 FAULT_COLUMNS = ("fault", "is_fault", "x", "n", "about", "detail", "run_id", "step")
 
 app = typer.Typer(
@@ -293,22 +358,55 @@ def ingest(
         int | None,
         typer.Option("--max-rejects", metavar="N", min=0, help="Write nothing and exit 4 with more rejects."),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing and exit 4 with any reject.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be read; write nothing.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            min=1,
+            help="Processes that read; default 1 below 100 MB of new data, else a core each.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read new and grown log files into the lake."""
-    from loopstats import run
-    from loopstats.store import Lake
+    from loopstats import found
 
     given: Globals = context.obj
     if not paths:
         raise UsageError("ingest: name at least one file or folder, e.g. `loopstats ingest ~/.claude/projects`")
+    if strict and max_rejects:
+        raise UsageError(f"--strict allows no reject, --max-rejects {max_rejects} does: give one of them")
     settings = given.settings()
-    with _progress(given) as progress:
+    answer = Answer(given, "json" if json else "table", None)
+    if not (full or dry_run or json):
+        digests = {"rule_digest": settings.rule_digest, "derived_digest": settings.derived_digest}
+        summary = found.nothing_new(given.root, paths, digests)
+        if summary is not None and summary["files_same"]:
+            sys.stdout.write(_file_line(summary))
+            _note_lake(given, summary)
+            return
+    # Only here: where nothing is new, nothing heavy is imported.
+    from loopstats import run
+    from loopstats.store import Lake
+
+    if dry_run:
+        _print_preview(answer, run.preview(Lake(given.root), paths, settings, is_full=full), settings)
+        return
+    with _ingest_progress(given) as progress:
         summary = run.ingest(
-            Lake(given.root), paths, settings, is_full=full, max_rejects=max_rejects, progress=progress
+            Lake(given.root),
+            paths,
+            settings,
+            is_full=full,
+            max_rejects=0 if strict else max_rejects,
+            jobs=jobs,
+            progress=progress,
         )
     _say_rejects(summary["rejects"])
-    _print_ingest(Answer(given, "json" if json else "table", None), summary, settings)
+    _print_ingest(answer, summary, settings)
     if summary["unbalanced"]:
         names = ", ".join(summary["unbalanced"][:3])
         raise LoopstatsError(
@@ -317,6 +415,25 @@ def ingest(
         )
     if not summary["rejects"] and not any(summary[f"files_{name}"] for name in ("new", "grown", "same", "gone")):
         raise NothingError(f"no log file under {', '.join(paths)}")
+
+
+def _print_preview(answer: Answer, rows: list[dict[str, Any]], settings: Settings) -> None:
+    import polars as pl
+
+    from loopstats.output import Envelope
+    from loopstats.when import iso
+
+    if not rows:
+        raise NothingError("no file there")
+    schema = {"state": pl.String, "bytes_to_read": pl.Int64, "size_bytes": pl.Int64, "source_file": pl.String}
+    frame = pl.DataFrame(rows, schema=schema)
+    answer.rows(
+        frame,
+        Envelope("ingest-dry-run", iso(now_us()), answer.context.tz, settings.rule_digest),
+        answer.layout(tuple(schema)),
+    )
+    counts = ", ".join(f"{n} {state}" for state, n in frame.group_by("state").len().sort("state").iter_rows())
+    answer.context.note(f"{counts}; {frame['bytes_to_read'].sum():,} bytes to read; nothing was written")
 
 
 def _say_rejects(rejects: list[tuple[str, int, str]]) -> None:
@@ -332,7 +449,7 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
     from loopstats.output import Envelope, canonical
     from loopstats.when import iso
 
-    files = {name: summary[f"files_{name}"] for name in ("new", "grown", "same", "gone", "skipped")}
+    files = {name: summary[f"files_{name}"] for name in FILE_STATES}
     experimental = sorted(row["format"] for row in summary["formats"] if row["is_experimental"])
     warnings = tuple(f"format {name} is experimental: no real file stands behind its reader" for name in experimental)
     frame = pl.DataFrame(summary["formats"], infer_schema_length=None)
@@ -349,7 +466,6 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
         }
         answer.pieces([canonical(body).encode() + b"\n"])
         return
-    lines = "files: " + ", ".join(f"{count} {name}" for name, count in files.items())
     if frame.height:
         label = pl.when(pl.col("format") == "").then(pl.lit("(unknown)")).otherwise(pl.col("format"))
         shown = frame.with_columns(
@@ -360,11 +476,51 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
             Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest),
             answer.layout(INGEST_COLUMNS),
         )
-    answer.pieces([lines.encode() + b"\n"])
-    answer.context.note(
-        f"lake {answer.context.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops; "
+    answer.pieces([_file_line(summary).encode()])
+    _note_lake(answer.context, summary)
+
+
+def _file_line(summary: dict[str, Any]) -> str:
+    counts = (f"{summary[f'files_{name}']} {name}" for name in FILE_STATES)
+    return f"files: {', '.join(counts)}\n"
+
+
+def _note_lake(given: Globals, summary: dict[str, Any]) -> None:
+    given.note(
+        f"lake {given.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops; "
         f"price known for {summary['turns_priced']} of {summary['turns_told']} turns with tokens"
     )
+
+
+@contextlib.contextmanager
+def _ingest_progress(given: Globals) -> Iterator[Callable[[str, int, int, int, int], None] | None]:
+    """Files, bytes, rate and time left, on a terminal only."""
+    if given.is_quiet or not given.has_progress or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[files]}"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, files="")
+
+        def tell(name: str, number: int, count: int, done_bytes: int, total_bytes: int) -> None:
+            printable = "".join(c if c.isprintable() else "?" for c in name)
+            if total_bytes:
+                bar.update(task, completed=done_bytes, total=total_bytes)
+            unit = "files" if total_bytes else "buckets"
+            bar.update(task, files=f"{number}/{count} {unit}", description=escape(printable[-40:]))
+
+        yield tell
 
 
 @contextlib.contextmanager
@@ -432,8 +588,13 @@ def lift(
     columns = tuple(name.strip() for item in by or () for name in item.split(",") if name.strip())
     estimate.check_early(columns, "split")
     # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
+    read = dict(estimate.COLUMNS)
+    # A filter may name any column that is known at detection.
+    is_filtered = any((project, model, harness, tool, where))
+    read["loops"] = ("*",) if is_filtered else tuple({*read["loops"], *columns})
     frame, sessions, detections, deliveries = (
-        snapshot.scan(name).collect() for name in ("loops", "sessions", "detections", "deliveries")
+        snapshot.scan(name).select(read.get(name, "*")).collect()
+        for name in ("loops", "sessions", "detections", "deliveries")
     )
     chosen = query.early_filter(frame, interval, _filters(project, model, harness, tool, where))
     readout = estimate.lift(
@@ -810,7 +971,9 @@ def drift_(
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also the rows of drift/0, the rule kept for comparison.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also the rows of drift/0, the rule kept for comparison.")
+    ] = False,
     project: Project = None,
     model: Model = None,
     harness: Harness = None,
@@ -849,7 +1012,7 @@ def audit(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Audit agents and their safety net: one line a kind of finding with its n, over the runs that ended in the interval."""
+    """Audit agents and their safety net: one line a kind of finding with its n; runs that ended in the interval."""
     answer = _answer(context, format_, json, output)
     interval = _interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
@@ -872,7 +1035,10 @@ def waste(
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
-    by: Annotated[list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="week, tool, project, model, harness, group or rule.")] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", metavar="COLUMN,...", help="week, tool, project, model, harness, group or rule."),
+    ] = None,
     project: Project = None,
     model: Model = None,
     harness: Harness = None,
@@ -901,8 +1067,23 @@ def runs(
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
-    by: Annotated[list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="Distributions per version, model, group, harness, project, format, task or bait.")] = None,
-    compare: Annotated[tuple[str, str] | None, typer.Option("--compare", metavar="A B", help="Compare two values of the one column of --by (or period: START..END); exit 5 where runs of B are longer and are not shown to solve more.")] = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN,...",
+            help="Distributions per version, model, group, harness, project, format, task or bait.",
+        ),
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="A B",
+            help="Compare two values of the one column of --by (or period: START..END); exit 5 where runs of B are "
+            "longer and are not shown to solve more.",
+        ),
+    ] = None,
     project: Project = None,
     model: Model = None,
     harness: Harness = None,
@@ -949,7 +1130,9 @@ def runs(
 @app.command()
 def ladder(
     context: typer.Context,
-    policy: Annotated[Path, typer.Argument(metavar="POLICY.toml", help="A policy, or the name of a packaged one: careful or faulty.")],
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY.toml", help="A policy, or the name of a packaged one: careful or faulty.")
+    ],
     since: Since = None,
     until: Until = None,
     as_of: AsOf = None,
@@ -993,7 +1176,9 @@ hook_app = typer.Typer(
 app.add_typer(hook_app, name="hook")
 
 HookAgent = Annotated[str, typer.Option("--agent", metavar="NAME", help="claude-code or codex.")]
-Scope = Annotated[str, typer.Option("--scope", metavar="user|project", help="Whose settings; a project is this folder.")]
+Scope = Annotated[
+    str, typer.Option("--scope", metavar="user|project", help="Whose settings; a project is this folder.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference, change nothing.")]
 
 
@@ -1038,7 +1223,11 @@ def hook_status(context: typer.Context, format_: Format = None, json: Json = Fal
 
 @hook_app.command("test")
 def hook_test(
-    context: typer.Context, agent: HookAgent, scope: Scope = "user", format_: Format = None, json: Json = False,
+    context: typer.Context,
+    agent: HookAgent,
+    scope: Scope = "user",
+    format_: Format = None,
+    json: Json = False,
     output: Output = None,
 ) -> None:
     """Feed a recorded session through the installed command line, once for each arm, into a spool of its own."""
@@ -1064,7 +1253,9 @@ def hook_run(context: typer.Context) -> None:
 def _tell_change(given: Globals, change: Change, words: str, is_dry: bool) -> None:
     if is_dry:
         sys.stdout.write(change.diff)
-    given.note(f"{change.path}: nothing to change" if change.is_none else f"{'would be ' * is_dry}{words} {change.path}")
+    given.note(
+        f"{change.path}: nothing to change" if change.is_none else f"{'would be ' * is_dry}{words} {change.path}"
+    )
     for note in change.notes:
         given.note(note)
 

@@ -202,7 +202,7 @@ def _say(answer: bytes, is_treated: bool) -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     out = 1 if is_treated else nothing
     while answer:
-        answer = answer[os.write(out, answer):]
+        answer = answer[os.write(out, answer) :]
     os.close(nothing)
 
 
@@ -239,8 +239,19 @@ class Step:
     """One step as the batch would see it; `target` and `targets` placed and masked, `message` whole."""
 
     __slots__ = (
-        "action", "call_id", "code", "exit_code", "fingerprint", "kind", "message", "outcome", "reason", "signature",
-        "target", "targets", "tool",
+        "action",
+        "call_id",
+        "code",
+        "exit_code",
+        "fingerprint",
+        "kind",
+        "message",
+        "outcome",
+        "reason",
+        "signature",
+        "target",
+        "targets",
+        "tool",
     )
 
     call_id: str
@@ -272,13 +283,29 @@ def judge(record: dict[str, Any], call_id: str, base: str | None, rows: dict[str
     is_error, exit_code, stated = facts.get("is_error"), facts.get("exit_code"), facts.get("outcome")
     is_timeout = bool(facts.get("is_timeout"))
     reading = answers.read_answer(
-        text, call.kind, call.is_exit_masked, is_error=is_error, exit_code=exit_code, outcome=stated,
-        is_timeout=is_timeout, structured_code=facts.get("structured_code"),
+        text,
+        call.kind,
+        call.is_exit_masked,
+        is_error=is_error,
+        exit_code=exit_code,
+        outcome=stated,
+        is_timeout=is_timeout,
+        structured_code=facts.get("structured_code"),
     )
     step = Step()
     step.outcome, step.reason, _ = rule.outcome(
-        call.kind, call.program, call.is_exit_masked, call.is_piped, True, is_error, exit_code, stated,
-        facts.get("reason"), is_timeout, reading.is_summary_failed, reading.has_error_text,
+        call.kind,
+        call.program,
+        call.is_exit_masked,
+        call.is_piped,
+        True,
+        is_error,
+        exit_code,
+        stated,
+        facts.get("reason"),
+        is_timeout,
+        reading.is_summary_failed,
+        reading.has_error_text,
     )
     step.call_id, step.kind, step.exit_code, step.fingerprint = call_id, call.kind, exit_code, call.fingerprint
     step.tool, step.action = _plain(rule.mask_secrets(tool)), _plain(rule.mask_secrets(call.action))
@@ -366,13 +393,24 @@ class Session:
         terms = self._terms
         digest = rule.digest(terms.rows)
         self._meta = {
-            "base": masked, "enrolled_us": self._now_us - (0 if is_before else LEAD_US), "experiment": terms.experiment,
-            "salt_id": terms.salt_id, "share_bp": terms.share_bp, "epoch": terms.epoch or digest,
+            "base": masked,
+            "enrolled_us": self._now_us - (0 if is_before else LEAD_US),
+            "experiment": terms.experiment,
+            "salt_id": terms.salt_id,
+            "share_bp": terms.share_bp,
+            "epoch": terms.epoch or digest,
         }
-        self._append([{
-            "type": "session", "ts": stamp(self._meta["enrolled_us"]), "harness": self._harness,
-            **{key: self._meta[key] for key in ("experiment", "salt_id", "share_bp", "epoch")}, "rule_digest": digest,
-        }])
+        self._append(
+            [
+                {
+                    "type": "session",
+                    "ts": stamp(self._meta["enrolled_us"]),
+                    "harness": self._harness,
+                    **{key: self._meta[key] for key in ("experiment", "salt_id", "share_bp", "epoch")},
+                    "rule_digest": digest,
+                }
+            ]
+        )
         self._keep("session.json", self._meta)
 
     def step(self, record: dict[str, Any]) -> tuple[str, bool] | None:
@@ -407,8 +445,9 @@ class Session:
         self._see(mark)
         return answer
 
-    def _assign(self, step: Step, run: _Run, ts: str, agent: str | None, lines: list[dict[str, Any]]
-                ) -> tuple[str, bool] | None:
+    def _assign(
+        self, step: Step, run: _Run, ts: str, agent: str | None, lines: list[dict[str, Any]]
+    ) -> tuple[str, bool] | None:
         """Arm, exposure and text of a strategy loop; None where the session is in another experiment by now."""
         meta, terms, signature = self._meta, self._terms, step.signature or ""
         if (meta["experiment"], meta["salt_id"]) != (terms.experiment, terms.salt_id):
@@ -418,26 +457,57 @@ class Session:
         points = rule.arm_bp(terms.salt, run_id, signature)
         arm = rule.arm_of(points, meta["share_bp"])
         text, version = provocation(
-            step.kind, step.tool, step.code or "", step.message or "", run.named(signature), run.count(signature),
+            step.kind,
+            step.tool,
+            step.code or "",
+            step.message or "",
+            run.named(signature),
+            run.count(signature),
             terms.texts,
         )
         terms_told = {"experiment": meta["experiment"], "arm": arm}
-        lines.append(self._loop_line(step, rule.STRATEGY_LOOP, ts, agent, {
-            **terms_told, "arm_bp": points, **{key: meta[key] for key in ("salt_id", "share_bp", "epoch")},
-        }))
-        lines.append({
-            "type": "delivery", "agent": agent, "id": f"delivery:{signature}", "ts": ts, "signature": signature,
-            **terms_told, "delivered": arm == "treated", "tier": 1, "reason": None if arm == "treated" else "holdout",
-            "step": step.call_id, "text": version,
-            "text_sha256": sha256(text.encode("utf-8", "replace")).hexdigest(),
-        })
+        lines.append(
+            self._loop_line(
+                step,
+                rule.STRATEGY_LOOP,
+                ts,
+                agent,
+                {
+                    **terms_told,
+                    "arm_bp": points,
+                    **{key: meta[key] for key in ("salt_id", "share_bp", "epoch")},
+                },
+            )
+        )
+        lines.append(
+            {
+                "type": "delivery",
+                "agent": agent,
+                "id": f"delivery:{signature}",
+                "ts": ts,
+                "signature": signature,
+                **terms_told,
+                "delivered": arm == "treated",
+                "tier": 1,
+                "reason": None if arm == "treated" else "holdout",
+                "step": step.call_id,
+                "text": version,
+                "text_sha256": sha256(text.encode("utf-8", "replace")).hexdigest(),
+            }
+        )
         return text, arm == "treated"
 
     def _loop_line(self, step: Step, name: str, ts: str, agent: str | None, told: dict[str, Any]) -> dict[str, Any]:
         return {
-            "type": "loop", "agent": agent, "id": f"loop:{name}:{step.signature}", "ts": ts,
-            "signature": step.signature, "rule": name, "rule_digest": rule.digest(self._terms.rows),
-            "step": step.call_id, **told,
+            "type": "loop",
+            "agent": agent,
+            "id": f"loop:{name}:{step.signature}",
+            "ts": ts,
+            "signature": step.signature,
+            "rule": name,
+            "rule_digest": rule.digest(self._terms.rows),
+            "step": step.call_id,
+            **told,
         }
 
     def _append(self, lines: list[dict[str, Any]]) -> None:
@@ -445,7 +515,8 @@ class Session:
         told = [{"v": 1, "session": self._session, **line} for line in lines]
         data = b"".join(
             json.dumps({key: value for key, value in line.items() if value is not None}, separators=(",", ":")).encode()
-            + b"\n" for line in told
+            + b"\n"
+            for line in told
         )
         file = os.open(self._log, os.O_RDWR | APPEND, 0o600)
         try:
@@ -482,7 +553,7 @@ class Session:
             os.close(file)
         os.utime(self._folder)
         if size > MOST_SEEN_BYTES:
-            _write_bytes(path, _read_bytes(path)[-(MOST_SEEN_BYTES // 2):])
+            _write_bytes(path, _read_bytes(path)[-(MOST_SEEN_BYTES // 2) :])
 
     def _ordinal_id(self, record: dict[str, Any], agent: str | None) -> str:
         """An id for a call without one, as the batch has it: tool, input, and how many equal ones came before."""
@@ -508,7 +579,8 @@ class Session:
             return {}
         marks = [
             sha256(f"{one.get('agent') or ''}\x1f{one.get('id')}".encode("utf-8", "replace")).digest()[:SEEN]
-            for one in records if one.get("type") == "step"
+            for one in records
+            if one.get("type") == "step"
         ]
         _write_bytes(f"{self._folder}/seen", b"".join(marks))
         meta: dict[str, Any] = {key: first.get(key) for key in META}
@@ -537,7 +609,8 @@ class _Run:
         for one in records:
             if one.get("type") == "step" and one.get("agent") == agent:
                 kind, outcome, signature, target = (
-                    as_str(one.get(key)) or "" for key in ("kind", "outcome", "signature", "target"))
+                    as_str(one.get(key)) or "" for key in ("kind", "outcome", "signature", "target")
+                )
                 self.feed(kind, outcome, signature, target)
 
     def feed(self, kind: str, outcome: str, signature: str, target: str) -> str | None:
@@ -575,7 +648,8 @@ class _Run:
 def _is_run(kept: dict[str, Any]) -> bool:
     counts, named = kept.get("counts"), kept.get("named")
     return (
-        isinstance(counts, dict) and isinstance(named, dict)
+        isinstance(counts, dict)
+        and isinstance(named, dict)
         and all(isinstance(row, list) and len(row) == 4 and isinstance(row[0], int) for row in counts.values())
         and all(isinstance(row, list) for row in named.values())
     )
@@ -583,12 +657,22 @@ def _is_run(kept: dict[str, Any]) -> bool:
 
 def _step_line(step: Step, ts: str, agent: str | None) -> dict[str, Any]:
     return {
-        "type": "step", "agent": agent, "id": step.call_id, "ts": ts, "tool": step.tool, "action": step.action,
-        "kind": step.kind, "target": step.target, "targets": step.targets if len(step.targets) > 1 else None,
-        "outcome": step.outcome, "outcome_reason": step.reason, "exit_code": step.exit_code,
+        "type": "step",
+        "agent": agent,
+        "id": step.call_id,
+        "ts": ts,
+        "tool": step.tool,
+        "action": step.action,
+        "kind": step.kind,
+        "target": step.target,
+        "targets": step.targets if len(step.targets) > 1 else None,
+        "outcome": step.outcome,
+        "outcome_reason": step.reason,
+        "exit_code": step.exit_code,
         "error_code": None if step.code is None else rule.mask_secrets(step.code),
         "message": None if step.message is None else step.message[: rule.MESSAGE_SHOWN],
-        "signature": step.signature, "fingerprint": step.fingerprint,
+        "signature": step.signature,
+        "fingerprint": step.fingerprint,
     }
 
 
@@ -734,9 +818,17 @@ def note(spool: str, agent: str, error: BaseException, env: dict[str, str]) -> N
     while trace is not None and trace.tb_next is not None and "loopstats" in trace.tb_next.tb_frame.f_code.co_filename:
         trace = trace.tb_next
     where = "" if trace is None else f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
-    line = json.dumps({
-        "ts": stamp(time.time_ns() // 1000), "agent": agent, "fault": _fault(error), "where": where,
-    }).encode() + b"\n"
+    line = (
+        json.dumps(
+            {
+                "ts": stamp(time.time_ns() // 1000),
+                "agent": agent,
+                "fault": _fault(error),
+                "where": where,
+            }
+        ).encode()
+        + b"\n"
+    )
     for folder in fault_folders(spool, env):
         try:
             _make_folder(folder)

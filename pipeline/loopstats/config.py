@@ -21,6 +21,7 @@ from loopstats import rule
 from loopstats.errors import UsageError
 
 HOUR_US = 3_600_000_000
+DERIVED_VERSION = 1  # raised with every change of what the stages make of the same records
 KINDS = frozenset({"edit", "verify", "execute", "communicate", "operate", "research", "read", "plan", "wait"})
 DEFAULT_N_STAR = 200
 DEFAULT_MATURITY_HOURS = 24
@@ -79,6 +80,7 @@ class Settings:
     def derived_digest(self) -> str:
         """Digest of what the derived tables depend on; a change makes all of them anew."""
         parts = {
+            "version": DERIVED_VERSION,
             "rule": self.rule_digest,
             "maturity_us": self.maturity_us,
             "salts": sorted((e.salt_id, e.share_bp) for e in self.experiments.values()),
@@ -182,7 +184,7 @@ def _prices(sections: Any) -> dict[str, Rates]:
                 raise UsageError(f"{key}.{name}: unknown key; known are {', '.join(Rates._fields)}")
         for name in ("input", "output"):
             if name not in section:
-                raise UsageError(f"{key}.{name}: missing; a price needs input and output, in dollars per million tokens")
+                raise UsageError(f"{key}.{name}: missing; input and output are needed, in dollars per million tokens")
         # Cached input costs what other input costs, where nobody says otherwise.
         full = {"cache_read": section["input"], "cache_write": section["input"]} | section
         prices[model] = Rates(*[_micros(f"{key}.{name}", full[name]) for name in Rates._fields])

@@ -13,6 +13,24 @@ from loopstats import rule
 from loopstats.tables import is_attempt
 
 EVENT = ["run_id", "is_enrolled", "signature"]
+NEEDED = [
+    "run_id",
+    "session_id",
+    "signature",
+    "step",
+    "ts",
+    "call_id",
+    "decision",
+    "source_file",
+    "source_line",
+    "tool",
+    "kind",
+    "action",
+    "target",
+    "error_code",
+    "message",
+    "model",
+]
 FOUND = [
     "run_id",
     "session_id",
@@ -49,9 +67,9 @@ def enrol(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
     if not named.height:
         return sessions
     events = _events(
-        steps.join(named.select("session_id"), on="session_id", how="semi").with_columns(
-            pl.lit(False).alias("is_enrolled")
-        )
+        _failed(steps)
+        .join(named.select("session_id"), on="session_id", how="semi")
+        .with_columns(pl.lit(False).alias("is_enrolled"))
     )
     found = _first_detections(events).filter(pl.col("rule") == rule.STRATEGY_LOOP)
     both_timed = pl.col("ts").is_not_null() & pl.col("enrolled_at").is_not_null()
@@ -99,21 +117,27 @@ def detect(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col("source_line") < pl.col("enrolled_line"))
         .otherwise(False)
     )
-    counted = steps.join(enrolment, on="session_id", how="left").with_columns(
-        (pl.col("is_session_enrolled").fill_null(False) & ~is_earlier.fill_null(False)).alias("is_enrolled")
+    counted = (
+        _failed(steps)
+        .join(enrolment, on="session_id", how="left")
+        .with_columns(
+            (pl.col("is_session_enrolled").fill_null(False) & ~is_earlier.fill_null(False)).alias("is_enrolled")
+        )
     )
     events = _events(counted)
     loops = _first_detections(events)
     return _facts(loops, events, steps)
 
 
+def _failed(steps: pl.DataFrame) -> pl.DataFrame:
+    """Failed attempts with the columns that detection needs: few rows and few columns, before anything is joined."""
+    is_failed = is_attempt() & (pl.col("outcome") == "failure") & pl.col("signature").is_not_null()
+    return steps.filter(is_failed).select(NEEDED)
+
+
 def _events(steps: pl.DataFrame) -> pl.DataFrame:
-    """Failed attempts sorted by class and step, numbered within their class, with "another target was seen so far"."""
-    events = (
-        steps.filter(is_attempt() & (pl.col("outcome") == "failure") & pl.col("signature").is_not_null())
-        .sort(*EVENT, "step")
-        .with_row_index("row")
-    )
+    """`_failed` steps sorted by class and step, numbered within their class, with "another target was seen so far"."""
+    events = steps.sort(*EVENT, "step").with_row_index("row")
     is_first = pl.any_horizontal([pl.col(name) != pl.col(name).shift(1) for name in EVENT]).fill_null(True)
     events = events.with_columns(
         pl.when(is_first).then(pl.col("row")).forward_fill().alias("row_first"),
@@ -156,7 +180,11 @@ def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl
             pl.col("step").filter(pl.col("count_events") == rule.EVENTS_TO_DETECT).first().alias("third_step"),
         )
     )
-    attempts = steps.filter(is_attempt())
+    attempts = (
+        steps.select("run_id", "step", "kind", "actor", "action", "outcome")
+        .filter(is_attempt())
+        .join(loops.select("run_id").unique(), on="run_id", how="semi", maintain_order="left")
+    )
     failures = (
         attempts.filter(pl.col("outcome") == "failure")
         .select("run_id", "step")
@@ -182,9 +210,9 @@ def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl
             check_sortedness=False,
         )
     )
-    infra = [
-        rule.is_infra(code or "", message or "") for code, message in frame.select("error_code", "message").iter_rows()
-    ]
+    said = list(frame.select("error_code", "message").iter_rows())
+    is_infra = {row: rule.is_infra(row[0] or "", row[1] or "") for row in set(said)}
+    infra = [is_infra[row] for row in said]
     return (
         frame.with_columns(
             (pl.col("third_step") - pl.col("first_step")).alias("span_steps"),

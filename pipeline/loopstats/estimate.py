@@ -74,6 +74,14 @@ _COLUMNS = (
     "is_relapsed",
     "is_sidestepped",
 )
+_PLACE = ("session_id", *KEY, "ts", "experiment", "arm", "source_file", "source_line")
+# What `lift` reads of each table beside the columns of a split or filter: a scan needs no others. Sessions are read
+# whole, because of rows that repeat a session the smallest in all columns stays.
+COLUMNS = {
+    "loops": _COLUMNS,
+    "detections": (*_PLACE, "rule", "arm_bp"),
+    "deliveries": (*_PLACE, "is_delivered"),
+}
 _OUTCOMES = ("session_id", "is_delivered", "steps_to_outcome", "is_relapsed", "is_sidestepped")
 
 _Z = NormalDist().inv_cdf(1.0 - ALPHA / 2.0)
@@ -555,9 +563,8 @@ def _only(frame: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
 
 def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
     """One row per key. Of rows that repeat a key the smallest stays, so that their order changes nothing."""
-    # Equal keys have equal hashes: only rows whose hash is not alone can repeat a key.
-    hashes = [pl.col(name).hash(i) for i, name in enumerate(key)]
-    prints = frame.select(pl.reduce(lambda a, b: a ^ b, hashes)).to_series()
+    # Only rows whose hash is not alone can repeat a key.
+    prints = _prints(frame, key)
     if prints.n_unique() == frame.height:
         return frame
     is_shared = prints.is_duplicated()
@@ -565,21 +572,29 @@ def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
     return pl.concat([frame.filter(~is_shared), shared.unique(key, keep="first", maintain_order=True)])
 
 
-def _codes(values: pl.Series) -> Ints:
-    """Equal texts to equal small integers."""
+def _codes(values: pl.DataFrame) -> Ints:
+    """Equal rows to equal small integers."""
     import numpy as np
 
-    hashes = values.hash().to_numpy()
+    hashes = _prints(values, values.columns).to_numpy()
     order = np.argsort(hashes)
     in_order = hashes[order]
     is_new = np.ones(order.size, dtype=bool)
     is_new[1:] = in_order[1:] != in_order[:-1]
     codes = np.empty(order.size, dtype=np.int64)
     codes[order] = np.cumsum(is_new) - 1
-    # Two texts of one hash would be one code: then, and only then, the texts themselves are ranked.
-    if not bool((values.gather(order[is_new][codes]) == values).all()):
-        codes = values.rank("dense").cast(pl.Int64()).to_numpy() - 1
+    # Two rows of one hash would be one code: then, and only then, the rows themselves are compared.
+    heads = order[is_new][codes]
+    if not all(bool(column.gather(heads).eq_missing(column).all()) for column in values):
+        distinct = values.unique().with_row_index("code")
+        coded = values.join(distinct, on=values.columns, how="left", nulls_equal=True, maintain_order="left")
+        codes = coded["code"].cast(pl.Int64()).to_numpy()
     return codes
+
+
+def _prints(frame: pl.DataFrame, key: Sequence[str]) -> pl.Series:
+    """A hash per row: equal keys have equal hashes."""
+    return frame.select(pl.reduce(lambda a, b: a ^ b, [pl.col(name).hash(i) for i, name in enumerate(key)])).to_series()
 
 
 def _bools(frame: pl.DataFrame, expr: pl.Expr) -> Bools:
@@ -590,7 +605,7 @@ def _units(frame: pl.DataFrame, strata: Ints) -> _Units:
     """Arrays of a frame of strategy loops that all have an arm."""
     import numpy as np
 
-    session = _codes(frame["session_id"]) if frame.height else np.zeros(0, dtype=np.int64)
+    session = _codes(frame.select("session_id")) if frame.height else np.zeros(0, dtype=np.int64)
     detected = frame["detected_at"].cast(TIME).to_physical().fill_null(_NO_TIME).to_numpy()
     treated = _bools(frame, pl.col("arm") == "treated")
     is_first, is_after = _order_flags(frame, session, detected, treated)
@@ -777,24 +792,25 @@ def _strata(
 
 def _design(table: Ints) -> iv.ClusterDesign | None:
     try:
-        return iv.cluster_design(_sorted_rows(table))
+        return iv.cluster_design(*_distinct_rows(table))
     except iv.Undefined:
         return None
 
 
-def _sorted_rows(table: Ints) -> Ints:
-    """The same rows in the order in which `cluster_design` adds them up: its sort of sorted rows costs half as much."""
+def _distinct_rows(table: Ints) -> tuple[Ints, Ints | None]:
+    """The distinct rows with their counts: of the sessions of a large lake most have the same few rows."""
     import numpy as np
 
     base = int(table.max()) + 1
     if base > 2**15:
-        return table
-    keys = np.sort(((table[:, 3] * base + table[:, 2]) * base + table[:, 1]) * base + table[:, 0])
+        return table, None
+    packed = ((table[:, 3] * base + table[:, 2]) * base + table[:, 1]) * base + table[:, 0]
+    keys, counts = np.unique(packed, return_counts=True)
     columns = []
     for _ in range(4):
         keys, column = np.divmod(keys, base)
         columns.append(column)
-    return np.stack(columns, axis=1)
+    return np.stack(columns, axis=1), counts
 
 
 def _degrees(strata: Sequence[_Stratum]) -> float:
@@ -1466,14 +1482,15 @@ def _audit(
     settings: Settings,
     limit: int,
 ) -> Audit:
-    records = _recompute(_records(detections, deliveries, sessions, limit), settings)
+    known, records = _keyed(known, _records(detections, deliveries, sessions, limit))
+    records = _recompute(records, settings)
     live = _only(known, pl.col("is_enrolled"))
     named = pl.concat([live["experiment"].fill_null("").unique(), records["experiment"].drop_nulls().unique()])
     names = named.unique().sort().to_list()
     experiments = {}
     for name in names:
         part = live if len(names) == 1 else live.filter(pl.col("experiment").fill_null("") == name)
-        experiments[name] = _audit_one(name, part, known, records.filter(pl.col("experiment") == name))
+        experiments[name] = _audit_one(name, part, known, _only(records, pl.col("experiment") == name))
     outside = _audit_one("", live.clear(), known, records.filter(pl.col("experiment").is_null()))
     replay = ExperimentAudit("", splits=_splits(_only(known, ~pl.col("is_enrolled"))))
     return Audit(experiments, replay, outside)
@@ -1481,66 +1498,102 @@ def _audit(
 
 def _records(detections: pl.DataFrame, deliveries: pl.DataFrame, sessions: pl.DataFrame, limit: int) -> pl.DataFrame:
     """Detection and delivery records known by the limit, with what their session says of the experiment."""
-    place = ["session_id", *KEY, "ts", "experiment", "arm", "source_file", "source_line"]
     nothing, no_points = pl.lit(None, dtype=pl.Boolean()), pl.lit(None, dtype=pl.Int64())
     both = pl.concat(
         [
-            detections.filter(pl.col("rule").is_null() | (pl.col("rule") == rule.STRATEGY_LOOP)).select(
-                *place, "arm_bp", nothing.alias("is_delivered"), pl.lit(False).alias("is_delivery")
+            _only(detections, pl.col("rule").is_null() | (pl.col("rule") == rule.STRATEGY_LOOP)).select(
+                *_PLACE, "arm_bp", nothing.alias("is_delivered"), pl.lit(False).alias("is_delivery")
             ),
-            deliveries.select(*place, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
+            deliveries.select(*_PLACE, no_points.alias("arm_bp"), "is_delivered", pl.lit(True).alias("is_delivery")),
         ]
     )
     at = pl.col("ts").cast(TIME).to_physical()
-    terms = sessions.filter(pl.col("session_id").is_in(both["session_id"].unique().implode())).select(
+    both = _only(both, at.is_null() | (at <= limit))
+    both = _once(both, *both.columns)
+    terms = sessions.select(
         "session_id",
         pl.col("experiment").alias("experiment_session"),
         "salt_id",
         pl.col("share_bp").alias("share_session"),
         "is_enrolled",
     )
-    return (
-        both.filter(at.is_null() | (at <= limit))
-        .unique()
-        .join(terms, on="session_id", how="left")
-        .with_columns(
-            pl.coalesce("experiment_session", "experiment").alias("experiment"), pl.col("is_enrolled").fill_null(False)
-        )
-        .sort("run_id", "signature", "source_file", "source_line", "is_delivery", nulls_last=True)
+    return both.join(terms, on="session_id", how="left").with_columns(
+        pl.coalesce("experiment_session", "experiment").alias("experiment"), pl.col("is_enrolled").fill_null(False)
     )
 
 
+def _keyed(known: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Both frames with `key`, one small integer per run and class: comparing texts takes much longer."""
+    codes = pl.Series("key", _codes(pl.concat([known.select(KEY), records.select(KEY)])))
+    return known.with_columns(codes[: known.height]), records.with_columns(codes[known.height :])
+
+
 def _recompute(records: pl.DataFrame, settings: Settings) -> pl.DataFrame:
-    """Records with `arm_true` and `arm_bp_true`; null where the salt is not configured or no class is logged."""
-    keys = [*KEY, "salt_id", "share_session"]
+    """Records with `arm_true` and `arm_bp_true`; null where the salt is not configured or no class is logged.
+
+    Every logged run and class is hashed here, once: an audit that took an arm from the lake would trust what it audits.
+    """
     salts = settings.salts
-    rows = []
-    asked = records.filter(pl.col("signature").is_not_null()).select(keys).unique()
-    for run_id, signature, salt_id, share in asked.iter_rows():
-        salt = salts.get(salt_id or "")
-        if salt is not None:
-            points = rule.arm_bp(salt[0], run_id, signature)
-            arm = rule.arm_of(points, salt[1] if share is None else share)
-            rows.append((run_id, signature, salt_id, share, points, arm))
-    schema = {name: records.schema[name] for name in keys} | {"arm_bp_true": pl.Int64(), "arm_true": pl.String()}
-    answers = pl.DataFrame(rows, schema=schema, orient="row")
-    return records.join(answers, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    is_hashable = pl.col("signature").is_not_null() & pl.col("salt_id").is_in(list(salts))
+    asked = records.filter(is_hashable).unique(["key", "salt_id"], keep="first").select("key", "salt_id", *KEY)
+    hashes = [rule.arm_bp(salts[salt][0], *key) for salt, *key in asked.select("salt_id", *KEY).iter_rows()]
+    points = asked.select("key", "salt_id", pl.Series("arm_bp_true", hashes, dtype=pl.Int64()))
+    shares = [pl.when(pl.col("salt_id") == name).then(share) for name, (_, share) in salts.items()]
+    told = records.join(points, on=["key", "salt_id"], how="left", maintain_order="left").with_columns(
+        pl.coalesce("share_session", *shares).alias("share_true"),
+    )
+    is_treated = pl.col("arm_bp_true") < pl.col("share_true")
+    arm_true = pl.when(is_treated).then(pl.lit("treated")).when(~is_treated).then(pl.lit("holdout")).alias("arm_true")
+    return told.with_columns(arm_true)
+
+
+def _count_keys(*frames: pl.DataFrame) -> int:
+    return 1 + max((int(frame["key"].to_numpy().max()) for frame in frames if frame.height), default=-1)
+
+
+def _apart(frame: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+    """Rows whose key no row of the others has."""
+    import numpy as np
+
+    is_there = np.zeros(_count_keys(frame, others), dtype=bool)
+    is_there[others["key"].to_numpy()] = True
+    return frame.filter(~is_there[frame["key"].to_numpy()])
+
+
+def _logged(enrolled: pl.DataFrame) -> pl.DataFrame:
+    """One row per key, with the first arm that its records give in the order of the log."""
+    import numpy as np
+
+    told = enrolled.with_columns(pl.coalesce("arm_true", "arm").alias("arm"))
+
+    def first_rows() -> Ints:
+        is_armed = told["arm"].is_not_null().to_numpy()
+        # Of several rows of one key the one that is written last stays.
+        backwards = np.concatenate([np.flatnonzero(~is_armed), np.flatnonzero(is_armed)[::-1]])
+        first = np.full(_count_keys(told), -1, dtype=np.int64)
+        first[told["key"].to_numpy()[backwards]] = backwards
+        return first
+
+    first = first_rows()
+    if bool((told["arm"] != told["arm"].gather(first[told["key"].to_numpy()])).any()):
+        # Only where the records of one key differ does their order matter.
+        told = told.sort("source_file", "source_line", "is_delivery", "arm", nulls_last=True)
+        first = first_rows()
+    return told.select("key", *KEY, "arm")[first[first >= 0]]
 
 
 def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.DataFrame) -> ExperimentAudit:
     is_checked = pl.col("arm_true").is_not_null() & (pl.col("arm").is_not_null() | pl.col("arm_bp").is_not_null())
     is_other = [(pl.col(told) != pl.col(f"{told}_true")).fill_null(False) for told in ("arm", "arm_bp")]
     wrong = records.filter(is_checked & pl.any_horizontal(is_other))
-    units = live.select("loop_id", *KEY, "arm", "is_delivered")
-    enrolled = records.filter(pl.col("is_enrolled") & pl.col("signature").is_not_null())
-    logged = enrolled.group_by(KEY).agg(pl.coalesce("arm_true", "arm").drop_nulls().first().alias("arm"))
-    only_log = logged.join(units, on=KEY, how="anti") if logged.height else logged
-    only_replay = units.join(logged, on=KEY, how="anti") if logged.height else units
+    units = live.select("key", "loop_id", *KEY, "arm", "is_delivered")
+    logged = _logged(_only(records, pl.col("is_enrolled") & pl.col("signature").is_not_null()))
+    only_log, only_replay = _apart(logged, units), _apart(units, logged)
     is_delivered = pl.col("is_delivered").fill_null(False)
     treated, held = units.filter(pl.col("arm") == "treated"), units.filter(pl.col("arm") == "holdout")
     missed, leaked = treated.filter(~is_delivered), held.filter(is_delivered)
     delivered = records.filter(pl.col("is_delivery") & is_delivered)
-    strays = delivered.join(known.select(KEY), on=KEY, how="anti") if delivered.height else delivered
+    strays = _apart(delivered, known)
     has_deliveries = bool(records["is_delivery"].any() or units["is_delivered"].is_not_null().any())
     count_checked = records.filter(is_checked).height
     names = ["loop_id", *KEY]
@@ -1654,7 +1707,7 @@ _WARNINGS: dict[str, tuple[int, str]] = {
 
 
 def quality(steps: pl.LazyFrame, sources: pl.DataFrame, as_of_us: int) -> tuple[Notice, ...]:
-    """METHOD 11: what the numbers rest on; unclassified tools, unknown outcomes and untimed steps, and rejected records.
+    """METHOD 11, what the numbers rest on: unclassified tools, unknown outcomes, untimed steps, rejected records.
 
     `steps`: tables.STEPS, those known at the as-of and those without a time. `sources`: tables.SOURCES as it is now.
     """

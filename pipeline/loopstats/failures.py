@@ -24,6 +24,7 @@ LINE_CAP = 16_384  # characters of a masked line, each mask counting as one; wha
 MATCH_CAP = 300  # characters of a line that the line patterns look at
 TEXT_CAP = 65_536  # characters read from either end of a result; the middle of a longer one is not looked at
 CANDIDATES = 400  # lines that may be tried for one pattern group, so that hostile text costs a bounded time
+WORTH_COMPILING = 32  # texts after which the long pattern of `_may_hold_added` repays the time it takes to compile
 CODE_SHOWN = 120  # characters of an error code that a log wrote itself
 
 # --- the tables -----------------------------------------------------------------------------------------------
@@ -144,6 +145,8 @@ PATTERNS = {
         rf"(?<![{_W}])(?:0x[0-9a-f]+|(?:[0-9a-f]{{2}}:){{5}}[0-9a-f]{{2}}"
         rf"|(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{{7,}})(?![{_W}])"
     ),
+    "clock": r"[0-9]{1,9}(?:\.[0-9]{1,9})?(?= ?(?:ms|s|secs?|seconds?|us|ns|min|minutes?)(?![a-z0-9_]))"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?",
     "kept_key": r"[\"'](status(?:_?code)?|code|errno|http_?(?:status|code)|exit_?(?:code|status)?)[\"'](?= ?:)",
     "str": (
         r"[\"'`\u201c\u2018\u00ab](?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
@@ -216,7 +219,45 @@ KEEP_SIGNS = ("exit", "code", "status", "errno", "http", "error")
 COUNT_SIGNS = ("fail", "error", "problem", "issue", "broken")
 # A number of failures may follow these; after any other word ("attempt 3 failed") it names one thing and is masked.
 COUNT_AFTER = frozenset(
-    ["found", "with", "and", "had", "has", "have", "total", "of", "got", "but", "or", "collected", "reported", "generated", "to", "detected", "contains", "these", "following", "ran", "showing", "encountered", "produced", "created", "is", "are", "were", "was", "the", "summary", "tests", "suites", "files", "executed", "completed", "examples", "in"]
+    [
+        "found",
+        "with",
+        "and",
+        "had",
+        "has",
+        "have",
+        "total",
+        "of",
+        "got",
+        "but",
+        "or",
+        "collected",
+        "reported",
+        "generated",
+        "to",
+        "detected",
+        "contains",
+        "these",
+        "following",
+        "ran",
+        "showing",
+        "encountered",
+        "produced",
+        "created",
+        "is",
+        "are",
+        "were",
+        "was",
+        "the",
+        "summary",
+        "tests",
+        "suites",
+        "files",
+        "executed",
+        "completed",
+        "examples",
+        "in",
+    ]
 )
 # Families of error codes, upper case, with the least and the greatest number of digits.
 FAMILIES = {
@@ -231,7 +272,107 @@ FAMILIES = {
     "ORA": (5, 5), "GHC": (5, 5), "CVE": (4, 4), "PGRST": (3, 3), "JSON": (4, 4), "YN": (4, 4), "AADSTS": (5, 7),
 }  # fmt: skip
 ERRNO = frozenset(
-    ["E2BIG", "EACCES", "EADDRINUSE", "EADDRNOTAVAIL", "EAFNOSUPPORT", "EAGAIN", "EALREADY", "EBADF", "EBADMSG", "EBUSY", "ECANCELED", "ECHILD", "ECONNABORTED", "ECONNREFUSED", "ECONNRESET", "EDEADLK", "EDESTADDRREQ", "EDOM", "EDQUOT", "EEXIST", "EFAULT", "EFBIG", "EHOSTDOWN", "EHOSTUNREACH", "EIDRM", "EILSEQ", "EINPROGRESS", "EINTR", "EINVAL", "EIO", "EISCONN", "EISDIR", "ELOOP", "EMFILE", "EMLINK", "EMSGSIZE", "ENAMETOOLONG", "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENFILE", "ENOBUFS", "ENODATA", "ENODEV", "ENOENT", "ENOEXEC", "ENOLCK", "ENOMEM", "ENOMSG", "ENOPROTOOPT", "ENOSPC", "ENOSR", "ENOSYS", "ENOTCONN", "ENOTDIR", "ENOTEMPTY", "ENOTSOCK", "ENOTSUP", "ENOTTY", "ENXIO", "EOPNOTSUPP", "EOVERFLOW", "EPERM", "EPIPE", "EPROTO", "EPROTONOSUPPORT", "EPROTOTYPE", "ERANGE", "EROFS", "ESHUTDOWN", "ESPIPE", "ESRCH", "ESTALE", "ETIME", "ETIMEDOUT", "ETXTBSY", "EWOULDBLOCK", "EXDEV", "ENOTFOUND", "EAI_AGAIN", "EAI_FAIL", "EAI_NONAME", "ESOCKETTIMEDOUT", "ERESOLVE", "ELIFECYCLE", "EJSONPARSE", "EUSAGE", "EBADENGINE", "EBADPLATFORM", "EINTEGRITY", "ETARGET", "ENEEDAUTH", "EOTP", "EPUBLISHCONFLICT", "ENOWORKSPACES", "EUNSUPPORTEDPROTOCOL", "EINVALIDTAGNAME", "ENOVERSIONS", "ENOLOCK"]
+    [
+        "E2BIG",
+        "EACCES",
+        "EADDRINUSE",
+        "EADDRNOTAVAIL",
+        "EAFNOSUPPORT",
+        "EAGAIN",
+        "EALREADY",
+        "EBADF",
+        "EBADMSG",
+        "EBUSY",
+        "ECANCELED",
+        "ECHILD",
+        "ECONNABORTED",
+        "ECONNREFUSED",
+        "ECONNRESET",
+        "EDEADLK",
+        "EDESTADDRREQ",
+        "EDOM",
+        "EDQUOT",
+        "EEXIST",
+        "EFAULT",
+        "EFBIG",
+        "EHOSTDOWN",
+        "EHOSTUNREACH",
+        "EIDRM",
+        "EILSEQ",
+        "EINPROGRESS",
+        "EINTR",
+        "EINVAL",
+        "EIO",
+        "EISCONN",
+        "EISDIR",
+        "ELOOP",
+        "EMFILE",
+        "EMLINK",
+        "EMSGSIZE",
+        "ENAMETOOLONG",
+        "ENETDOWN",
+        "ENETRESET",
+        "ENETUNREACH",
+        "ENFILE",
+        "ENOBUFS",
+        "ENODATA",
+        "ENODEV",
+        "ENOENT",
+        "ENOEXEC",
+        "ENOLCK",
+        "ENOMEM",
+        "ENOMSG",
+        "ENOPROTOOPT",
+        "ENOSPC",
+        "ENOSR",
+        "ENOSYS",
+        "ENOTCONN",
+        "ENOTDIR",
+        "ENOTEMPTY",
+        "ENOTSOCK",
+        "ENOTSUP",
+        "ENOTTY",
+        "ENXIO",
+        "EOPNOTSUPP",
+        "EOVERFLOW",
+        "EPERM",
+        "EPIPE",
+        "EPROTO",
+        "EPROTONOSUPPORT",
+        "EPROTOTYPE",
+        "ERANGE",
+        "EROFS",
+        "ESHUTDOWN",
+        "ESPIPE",
+        "ESRCH",
+        "ESTALE",
+        "ETIME",
+        "ETIMEDOUT",
+        "ETXTBSY",
+        "EWOULDBLOCK",
+        "EXDEV",
+        "ENOTFOUND",
+        "EAI_AGAIN",
+        "EAI_FAIL",
+        "EAI_NONAME",
+        "ESOCKETTIMEDOUT",
+        "ERESOLVE",
+        "ELIFECYCLE",
+        "EJSONPARSE",
+        "EUSAGE",
+        "EBADENGINE",
+        "EBADPLATFORM",
+        "EINTEGRITY",
+        "ETARGET",
+        "ENEEDAUTH",
+        "EOTP",
+        "EPUBLISHCONFLICT",
+        "ENOWORKSPACES",
+        "EUNSUPPORTEDPROTOCOL",
+        "EINVALIDTAGNAME",
+        "ENOVERSIONS",
+        "ENOLOCK",
+    ]
 )
 # Identifiers that are an error code, in the order of their names; of several in a line the leftmost counts.
 CODES = (
@@ -730,6 +871,7 @@ CLEAN = {
     "equals": r"^=+ | =+$",
 }
 CONTROLS = "".join(map(chr, (*range(9), *range(11, 32), *range(127, 133), *range(134, 160))))
+CONTROLS_OF_ASCII = "".join(filter(str.isascii, CONTROLS))
 RULES: dict[str, object] = {
     "clean": CLEAN, "tags_dropped": TAGS_DROPPED, "tags_unwrapped": TAGS_UNWRAPPED, "added": ADDED,
     "sandbox": SANDBOX, "quoted_input": QUOTED_INPUT, "wrappers": WRAPPERS, "summaries": SUMMARIES, "failed_signs": FAILED_SIGNS, "passed_signs": PASSED_SIGNS,
@@ -826,18 +968,23 @@ def _added_kind(line: str) -> str:
     return ""
 
 
+_looked_at = [0]
+
+
 def _may_hold_added(text: str) -> bool:
     """Whether a line of the text begins like a row of ADDED: one look that spares most texts the look at each line."""
     found = _compiled.get("any_added")
     if found is None:
-        # What stands before is white space to `strip` or the odd sign that a row itself may begin with.
+        signs = "|".join(re.escape(sign) for _, row, _ in ADDED for sign in row.split("|"))
         rows = "|".join(pattern for _, _, pattern in ADDED)
-        found = _compiled["any_added"] = re.compile(rf"\n[^\n!-~]*(?:{rows})", re.ASCII)
+        # What `strip` would take from a line's beginning is none of the signs of the first class.
+        found = _compiled["any_added"] = re.compile(rf"\n[^\n!-~\u2026\u26a0]*+(?={signs})(?:{rows})", re.ASCII)
     return found.search("\n" + text) is not None
 
 
 def _without_added(text: str) -> str:
-    if not _may_hold_added(text):
+    _looked_at[0] += 1
+    if _looked_at[0] > WORTH_COMPILING and not _may_hold_added(text):
         return text
     kept, was, any_added = [], "", False
     for line in text.split("\n"):
@@ -891,7 +1038,7 @@ def _clean(text: str) -> str:
             text = "\n".join(_last_shown(line) if "\r" in line else line for line in text.split("\n"))
     if "\x08" in text:
         text = _rx("struck").sub("", text)
-    for control in CONTROLS:
+    for control in CONTROLS if not text.isascii() else CONTROLS_OF_ASCII:
         if control in text:
             text = text.replace(control, "")
     if "[Python Interpreter: " in text or "[Current working " in text or "[Jupyter " in text:
@@ -1209,6 +1356,15 @@ def mask_secrets(text: str) -> str:
                 _masked.clear()
             _masked[text] = found
     return found
+
+
+# In every match of the pattern `clock`; begins with one class of characters, which a search can skip to.
+CLOCK_SIGN = r"[0-9](?: ?(?:ms|s|secs?|seconds?|us|ns|min|minutes?)(?![a-z0-9_])|[0-9]-[0-9]|:[0-9])"
+
+
+def without_times(text: str) -> str:
+    """Lower-case text with durations, clock times and dates as `0`: what differs between two runs of one check."""
+    return _rx("clock").sub("0", text) if _row("clock_sign", CLOCK_SIGN).search(text) else text
 
 
 def is_known_secret(text: str) -> bool:

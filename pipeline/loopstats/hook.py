@@ -72,7 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
         from loopstats import collector
 
         collector.serve(
-            sys.argv[1:] if arguments is None else arguments, env, env.get(TOKEN), config_files(env),
+            sys.argv[1:] if arguments is None else arguments,
+            env,
+            env.get(TOKEN),
+            config_files(env),
             user_folder("data", env),
         )
     except BaseException:

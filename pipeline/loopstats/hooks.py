@@ -51,7 +51,10 @@ class Agent:
 
 
 CLAUDE_CODE = Agent(
-    "claude-code", "CLAUDE_CONFIG_DIR", ".claude", "settings.json",
+    "claude-code",
+    "CLAUDE_CONFIG_DIR",
+    ".claude",
+    "settings.json",
     {"SessionStart": None, "PostToolUse": "*", "PostToolUseFailure": "*", "PostToolBatch": None},
 )
 CODEX = Agent("codex", "CODEX_HOME", ".codex", "hooks.json", {"SessionStart": None, "PostToolUse": "*"})
@@ -93,7 +96,7 @@ def command(agent: Agent, python: str = sys.executable) -> str:
     """The command line that the agent's shell runs: absolute interpreter and file, isolated and without site."""
     script = str(Path(__file__).resolve().parent / "hook.py")
     if sys.platform == "win32":
-        return f'{subprocess.list2cmdline([python, "-I", "-S", script])} {agent.name}'
+        return f"{subprocess.list2cmdline([python, '-I', '-S', script])} {agent.name}"
     return f"{shlex.quote(python)} -I -S {shlex.quote(script)} {agent.name}"
 
 
@@ -351,7 +354,8 @@ def _standing(agent: Agent, path: Path) -> str:
     groups = hooks if isinstance(hooks, dict) else {}
     found = {
         event: [one for group in groups.get(event) or [] for one in _handlers(group) if is_ours(one)]
-        for event in agent.events if isinstance(groups.get(event) or [], list)
+        for event in agent.events
+        if isinstance(groups.get(event) or [], list)
     }
     lines = [one["command"] for handlers in found.values() for one in handlers]
     if not lines:
@@ -445,7 +449,9 @@ def recorded_session(agent: Agent) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = [start]
     for number, name in enumerate(("alpha", "beta", "gamma"), 1):
         call = {
-            **common, "tool_name": "Bash", "tool_input": {"command": f"pytest tests/test_{name}.py"},
+            **common,
+            "tool_name": "Bash",
+            "tool_input": {"command": f"pytest tests/test_{name}.py"},
             "tool_use_id": f"call_trial_{number}",
         }
         output = f"FAILED tests/test_{name}.py::test_it - KeyError: 'price'\n1 failed in 0.10s"
@@ -453,16 +459,27 @@ def recorded_session(agent: Agent) -> list[dict[str, Any]]:
             events.append({**call, "hook_event_name": "PostToolUse", "turn_id": "t1", "tool_response": output})
         else:
             events.append({**call, "hook_event_name": "PostToolUseFailure", "error": f"Exit code 1\n{output}"})
-    events.append({
-        **common, "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": "call_trial_4",
-        "tool_input": {"command": "ls"}, "tool_response": {"stdout": "a", "stderr": ""},
-        **({"turn_id": "t1"} if agent is CODEX else {}),
-    })
+    events.append(
+        {
+            **common,
+            "hook_event_name": "PostToolUse",
+            "tool_name": "Bash",
+            "tool_use_id": "call_trial_4",
+            "tool_input": {"command": "ls"},
+            "tool_response": {"stdout": "a", "stderr": ""},
+            **({"turn_id": "t1"} if agent is CODEX else {}),
+        }
+    )
     return events
 
 
-def trial(agent: Agent, scope: str, folder: Path, env: Mapping[str, str],
-          run: Callable[..., subprocess.CompletedProcess[bytes]] = subprocess.run) -> list[Check]:
+def trial(
+    agent: Agent,
+    scope: str,
+    folder: Path,
+    env: Mapping[str, str],
+    run: Callable[..., subprocess.CompletedProcess[bytes]] = subprocess.run,
+) -> list[Check]:
     """Feed a recorded session through the installed command line, once for each arm, into a spool of its own."""
     path = settings_path(agent, scope, folder, env)
     hooks = _parse(path, _read(path)).get("hooks")
@@ -484,7 +501,12 @@ def trial(agent: Agent, scope: str, folder: Path, env: Mapping[str, str],
             for event in recorded_session(agent):
                 line = (lines.get(event["hook_event_name"]) or [command(agent)])[0]
                 done = run(
-                    line, shell=True, input=json.dumps(event).encode(), env=around, capture_output=True, check=False,
+                    line,
+                    shell=True,
+                    input=json.dumps(event).encode(),
+                    env=around,
+                    capture_output=True,
+                    check=False,
                     timeout=60,
                 )
                 is_zero = is_zero and done.returncode == 0
@@ -503,10 +525,15 @@ def _judge_trial(arm: str, answers: list[bytes], is_zero: bool, spool: Path) -> 
         Check(f"{arm}: every call exits with 0", is_zero),
         Check(f"{arm}: enrolled before the first step", types[:1] == ["session"], ", ".join(types)),
         Check(f"{arm}: all steps are recorded", types.count("step") == 4, f"{types.count('step')} of 4"),
-        Check(f"{arm}: the loop is found at the third failure",
-              [line["step"] for line in loops] == ["call_trial_3"] and loops[0]["arm"] == arm,
-              ", ".join(f"{line['step']} {line.get('arm')}" for line in loops)),
-        Check(f"{arm}: the agent is told {'once' if arm == 'treated' else 'nothing'}",
-              spoken == ([3] if arm == "treated" else []), f"answers to events {spoken}"),
+        Check(
+            f"{arm}: the loop is found at the third failure",
+            [line["step"] for line in loops] == ["call_trial_3"] and loops[0]["arm"] == arm,
+            ", ".join(f"{line['step']} {line.get('arm')}" for line in loops),
+        ),
+        Check(
+            f"{arm}: the agent is told {'once' if arm == 'treated' else 'nothing'}",
+            spoken == ([3] if arm == "treated" else []),
+            f"answers to events {spoken}",
+        ),
         Check(f"{arm}: no fault is noted", not noted, noted.strip()),
     ]

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,8 +25,15 @@ import polars as pl
 import zstandard
 
 from loopstats.decode import decode_document, decode_line
-from loopstats.errors import Reject, UsageError
+from loopstats.errors import Reject
 from loopstats.formats import Emit, Format, Head, Source, by_name, recognise
+from loopstats.found import Found as Found
+from loopstats.found import discover as discover
+from loopstats.found import is_below as is_below
+from loopstats.found import plan as plan
+from loopstats.found import real_path
+from loopstats.found import resolved_roots as resolved_roots
+from loopstats.found import with_known as with_known
 from loopstats.tables import RECORD_TYPES, RECORDS
 
 LINE_CAP = 64 << 20
@@ -37,24 +44,9 @@ INFLATE_STEP = 1 << 20
 DOCUMENT_CAP = 1 << 30
 HEAD_BYTES = 256 << 10
 HEAD_RECORDS = 20
-INT64 = 1 << 63
 TAIL_BYTES = 4096
-ESCAPED = "escaped:"
-SKIPPED_FOLDERS = frozenset({".git", ".hook", "node_modules", "__pycache__", ".venv"})
 _JSON_START = re.compile(rb'(?:\xef\xbb\xbf)?\s*(?:\{|\[\s*[\[{"0-9-])')
 _SHAPE_ERRORS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError)
-
-
-@dataclass(frozen=True)
-class Found:
-    """A file on disk: `path` absolute and resolved (escaped if it is no UTF-8), `source_file` as it will be shown."""
-
-    path: str
-    source_file: str
-    size_bytes: int
-    mtime_ns: int
-    inode: int
-    is_named: bool
 
 
 @dataclass
@@ -67,78 +59,9 @@ class Reading:
     is_anew: bool = True
 
 
-def discover(paths: Sequence[str]) -> tuple[list[Found], list[tuple[str, str]]]:
-    """Regular files under `paths` in a fixed order, and what could not be looked at as (shown name, reason).
-
-    Links, FIFOs, sockets and devices are never opened; a path that does not exist is a UsageError.
-    """
-    found: dict[str, Found] = {}
-    refused: list[tuple[str, str]] = []
-    for given in paths:
-        root = Path(given)
-        if not os.path.lexists(root):
-            raise UsageError(f"{given}: no such file or folder")
-        shown = root.as_posix()
-        resolved = root.resolve()
-        if resolved.is_dir():
-            for path, name in _walk(resolved, shown, refused):
-                _look(path, name, False, found, refused)
-        else:
-            _look(resolved, shown, True, found, refused)
-    return [found[path] for path in sorted(found)], sorted((_shown(name), reason) for name, reason in refused)
-
-
-def _shown(name: str) -> str:
-    """`name` as text that every store takes: bytes that are no UTF-8 are written as escapes."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def _kept(path: str) -> str:
-    """`path` for the ledger; one that is no UTF-8 is marked and escaped, so that `_real` finds the way back."""
-    return path if path == _shown(path) else ESCAPED + path.encode("unicode_escape").decode()
-
-
-def _real(path: str) -> str:
-    return path.removeprefix(ESCAPED).encode().decode("unicode_escape") if path.startswith(ESCAPED) else path
-
-
-def _walk(top: Path, top_shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
-    todo = [(top, top_shown)]
-    while todo:
-        folder, shown = todo.pop()
-        try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-        except OSError:
-            refused.append((shown, "unreadable_folder"))
-            continue
-        for entry in entries:
-            name = f"{shown.rstrip('/')}/{entry.name}"
-            if entry.is_symlink():
-                refused.append((name, "link"))
-            elif not entry.is_dir(follow_symlinks=False):
-                yield Path(entry.path), name
-            elif entry.name not in SKIPPED_FOLDERS:
-                todo.append((Path(entry.path), name))
-
-
-def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refused: list[tuple[str, str]]) -> None:
-    try:
-        status = path.lstat()
-    except OSError:
-        refused.append((shown, "unreadable"))
-        return
-    if not stat.S_ISREG(status.st_mode):
-        refused.append((shown, "not_a_file"))
-        return
-    kept = _kept(str(path))
-    found.setdefault(
-        kept, Found(kept, _shown(shown), status.st_size, status.st_mtime_ns, status.st_ino & (INT64 - 1), is_named)
-    )
-
-
 def _open(path: str) -> BinaryIO:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    file = os.fdopen(os.open(_real(path), flags), "rb", buffering=512 << 10)
+    file = os.fdopen(os.open(real_path(path), flags), "rb", buffering=512 << 10)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError("not a regular file")
@@ -370,6 +293,29 @@ def _tail(file: BinaryIO, offset: int) -> str:
     return hashlib.sha256(file.read(offset - start)).hexdigest()
 
 
+def stands_for(present: dict[str, Any], gone: dict[str, Any]) -> bool:
+    """The file of the ledger's row `present` begins with all that was read of the one that is `gone`.
+
+    Both rows are of one format and begin with the same line. A packed file keeps no hash of its end: there equal
+    numbers of lines and bytes have to do.
+    """
+    if gone["tail_sha256"] and present["tail_sha256"] == gone["tail_sha256"] and present["offset"] == gone["offset"]:
+        return True
+    if not gone["offset"] or present["offset"] < gone["offset"]:
+        return False
+    if not gone["tail_sha256"]:
+        return bool(present["offset"] == gone["offset"] and present["count_lines"] == gone["count_lines"])
+    try:
+        with _open(present["path"]) as file:
+            stream, _ = _inflate(file, present["size_bytes"])
+            start = left = max(0, gone["offset"] - TAIL_BYTES)
+            while left and (piece := stream.read(min(left, INFLATE_STEP))):
+                left -= len(piece)
+            return bool(hashlib.sha256(stream.read(gone["offset"] - start)).hexdigest() == gone["tail_sha256"])
+    except OSError:
+        return False
+
+
 def _read_lines(
     found: Found,
     stream: BinaryIO,
@@ -541,26 +487,21 @@ def _dump(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def with_known(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> list[Found]:
-    """`found` and all files of the ledger that are still on disk, to be read anew."""
-    files = {file.path: file for file in found}
-    for path, row in known.items():
-        if path not in files and not path.startswith("refused:"):
-            again: dict[str, Found] = {}
-            _look(Path(_real(path)), row["source_file"], False, again, [])
-            files.update(again)
-    return [files[path] for path in sorted(files)]
-
-
 def counts(text: str) -> dict[str, int]:
     """A ledger column that holds counts by name."""
     parsed: dict[str, int] = json.loads(text)
     return parsed
 
 
-def resolved_roots(paths: Sequence[str]) -> list[str]:
-    """The absolute forms of `paths`."""
-    return [str(Path(path).resolve()) for path in paths]
+def is_continued(found: Found, before: dict[str, Any]) -> bool:
+    """Whether `read_source` would go on where it stopped: lines, not compressed, the old bytes as they were."""
+    if not before["format"] or by_name(before["format"]).unit != "line":
+        return False
+    try:
+        with _open(found.path) as file:
+            return _inflate(file, found.size_bytes)[1] is None and _is_grown(file, before)
+    except OSError:
+        return False
 
 
 def frame_of(rows: dict[str, list[tuple[Any, ...]]]) -> pl.DataFrame:
@@ -576,19 +517,3 @@ def frame_of(rows: dict[str, list[tuple[Any, ...]]]) -> pl.DataFrame:
     if not parts:
         return RECORDS.empty()
     return RECORDS.conform(pl.concat(parts, how="diagonal"))
-
-
-def plan(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> tuple[list[Found], int]:
-    """Files to read (new or changed by size, time or inode), and how many are the same as last time."""
-    todo, count_same = [], 0
-    for file in found:
-        row = known.get(file.path)
-        if (
-            row is not None
-            and not row["is_gone"]
-            and ((row["size_bytes"], row["mtime_ns"], row["inode"]) == (file.size_bytes, file.mtime_ns, file.inode))
-        ):
-            count_same += 1
-        else:
-            todo.append(file)
-    return todo, count_same

@@ -315,60 +315,96 @@ def _newcombe_arrays(
 # --- clusters --------------------------------------------------------------------------------------------------------
 
 
-def cluster_design(rows: Sequence[Sequence[int]] | NDArray[Any]) -> ClusterDesign:
+def cluster_design(
+    rows: Sequence[Sequence[int]] | NDArray[Any], counts: Sequence[int] | NDArray[Any] | None = None
+) -> ClusterDesign:
     """Variance, degrees of freedom and design effect of the lift when units share clusters.
 
     `rows` has one row (n1, y1, n0, y0) per cluster: units and successes in the treated arm, then in the holdout; a
     sequence of tuples or an array of shape (clusters, 4). A cluster may have units in both arms. The order of rows and
-    rows without units change nothing, not even the last bit.
+    rows without units change nothing, not even the last bit. `counts`, one whole number >= 1 per row, says how many
+    clusters have that row: the same bits as of the rows written out, in less time.
 
     Variance: CR2 of the two-sample difference. df: Bell and McCaffrey (2002), closed form: with the matrix P of the
     working model, (trace P)^2 / trace(P^2), where trace P = 1/N1 + 1/N0. deff: variance over the binomial variance,
     at least 1, and 1 where the binomial variance is 0. Raises `Undefined` with `empty_arm` or `clusters_lt_2`.
     """
-    return _cluster_design(_cluster_rows(rows))
+    if counts is None:
+        return _cluster_design(_cluster_rows(rows))
+    table = _checked_rows(rows)
+    order = _row_order(table)
+    return _cluster_design(table[order], _checked_counts(counts, table)[order])
 
 
-def _cluster_design(table: FloatArray) -> ClusterDesign:
+def _cluster_design(table: FloatArray, counts: NDArray[np.int64] | None = None) -> ClusterDesign:
     import numpy as np
 
     n1, y1, n0, y0 = table.T
-    total1, total0 = float(n1.sum()), float(n0.sum())
+    if counts is None:
+        counts = np.ones(len(table), dtype=np.int64)
+    total1, total0 = float(n1 @ counts), float(n0 @ counts)
     if total1 == 0 or total0 == 0:
         raise Undefined("empty_arm", "an arm has no units")
-    if np.count_nonzero(n1) < 2 or np.count_nonzero(n0) < 2:
+    if counts[n1 > 0].sum() < 2 or counts[n0 > 0].sum() < 2:
         raise Undefined("clusters_lt_2", "an arm lies in fewer than two clusters")
-    p1, p0 = float(y1.sum()) / total1, float(y0.sum()) / total0
+    p1, p0 = float(y1 @ counts) / total1, float(y0 @ counts) / total0
     a1 = 1.0 / np.sqrt(total1 * (total1 - n1))
     a0 = 1.0 / np.sqrt(total0 * (total0 - n0))
     score = (y1 - n1 * p1) * a1 - (y0 - n0 * p0) * a0
-    variance = float(np.square(score).sum())
+    # Sums of fractions run over the rows written out: a product with the counts would round differently.
+    variance = float(np.repeat(np.square(score), counts).sum())
 
     # trace(P^2) as the squares of its diagonal plus those of the rest. The textbook expansion subtracts numbers that
     # agree in every digit when one cluster holds nearly a whole arm; here all terms are positive.
     trace = 1.0 / total1 + 1.0 / total0
     b1, b0 = n1 * a1, n0 * a0
     diagonal = n1 / (total1 * total1) + n0 / (total0 * total0)
-    trace2 = float(np.square(diagonal).sum())
+    trace2 = float(np.repeat(np.square(diagonal), counts).sum())
     for term in (b1 * b1 / total1, b0 * b0 / total0):
-        trace2 += _sum_of_pairs(term)
-    trace2 += 2.0 * _sum_of_pairs(b1 * b0) / (total1 * total0)
+        trace2 += _sum_of_pairs(term, counts)
+    trace2 += 2.0 * _sum_of_pairs(b1 * b0, counts) / (total1 * total0)
 
     binomial = p1 * (1.0 - p1) / total1 + p0 * (1.0 - p0) / total0
     deff = max(1.0, variance / binomial) if binomial > 0 else 1.0
     return ClusterDesign(p1 - p0, variance, trace * trace / trace2, deff)
 
 
-def _sum_of_pairs(values: FloatArray) -> float:
+def _sum_of_pairs(values: FloatArray, counts: NDArray[np.int64]) -> float:
     """Sum of v[g]*v[h] over all g != h, for values that are not negative, without a subtraction of large numbers."""
     import numpy as np
 
-    ascending = np.sort(values)
+    order = np.argsort(values)
+    ascending = np.repeat(values[order], counts[order])
     return 2.0 * float((ascending[1:] * np.cumsum(ascending)[:-1]).sum())
 
 
 def _cluster_rows(rows: Sequence[Sequence[int]] | NDArray[Any]) -> FloatArray:
     """The rows as a checked, sorted float array of shape (clusters, 4) without rows of no units."""
+    table = _checked_rows(rows)
+    return table[_row_order(table)]
+
+
+def _row_order(table: FloatArray) -> NDArray[np.int64]:
+    """Where the rows with units stand, in the order in which they are added up."""
+    import numpy as np
+
+    order = np.lexsort(table.T)
+    kept: NDArray[np.int64] = order[(table[order, 0] > 0) | (table[order, 2] > 0)]
+    return kept
+
+
+def _checked_counts(counts: Sequence[int] | NDArray[Any], table: FloatArray) -> NDArray[np.int64]:
+    import numpy as np
+
+    checked = np.asarray(counts)
+    if checked.shape != table.shape[:1] or checked.dtype.kind not in "iu" or not bool((checked >= 1).all()):
+        raise ValueError("counts must be one whole number of at least 1 for each row")
+    if max(float(table[:, 0] @ checked), float(table[:, 2] @ checked)) > _MAX_COUNT:
+        raise ValueError(f"an arm must not have more than {_MAX_COUNT:g} units")
+    return checked.astype(np.int64)
+
+
+def _checked_rows(rows: Sequence[Sequence[int]] | NDArray[Any]) -> FloatArray:
     import numpy as np
 
     try:
@@ -389,8 +425,7 @@ def _cluster_rows(rows: Sequence[Sequence[int]] | NDArray[Any]) -> FloatArray:
         raise ValueError("rows must have y1 <= n1 and y0 <= n0")
     if max(float(table[:, 0].sum()), float(table[:, 2].sum())) > _MAX_COUNT:
         raise ValueError(f"an arm must not have more than {_MAX_COUNT:g} units")
-    table = table[(table[:, 0] > 0) | (table[:, 2] > 0)]
-    return table[np.lexsort(table.T)]
+    return table
 
 
 def newcombe_clustered(rows: Sequence[Sequence[int]] | NDArray[Any], level: float = 0.95) -> tuple[float, float]:

@@ -1,25 +1,24 @@
 """What a model turn costs: list prices by a kept library, or the user's own, where the log states no cost.
 
-A room of its own because a price is knowledge from outside that changes with the version of a library: that version
-is part of what the derived tables depend on (`Settings.derived_digest`). The prices come with the installed library; nothing is looked
-up over a network and its updater is never started. The library counts cache reads and writes among the input tokens,
-while a turn's `tokens_input` excludes them, so that the three are added up where its tiers ask for the whole input. A
-model that is not known costs null, never 0. Pure functions of frames; no clock, no disk.
+A room of its own because a price is knowledge from outside that changes with the version of a library: that version is
+part of what the derived tables depend on (`Settings.derived_digest`). The prices come with the installed library;
+nothing is looked up over a network and its updater is never started. The library counts cache reads and writes among
+the input tokens, while a turn's `tokens_input` excludes them, so that the three are added up where its tiers ask for
+the whole input. A model that is not known costs null, never 0. Pure functions of frames; no clock, no disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
 from loopstats.config import Rates
 from loopstats.tables import STR
-from loopstats.waste import TOKENS as COUNTS
-from loopstats.waste import tokens_of_turn
+from loopstats.waste import TOKENS, tokens_of_turn
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
@@ -58,7 +57,7 @@ def priced(turns: pl.DataFrame, own: Mapping[str, Rates]) -> pl.DataFrame:
     model, its input and its output are known (a cache count that the log lacks is none), and its time where the price
     of the model changed with time. The cost is exact to half a micro-dollar.
     """
-    counted = pl.all_horizontal([pl.col(name).fill_null(0) <= MOST_TOKENS for name in COUNTS])
+    counted = pl.all_horizontal([pl.col(name).fill_null(0) <= MOST_TOKENS for name in TOKENS])
     asked = (
         turns.with_row_index("row")
         .filter(
@@ -68,7 +67,7 @@ def priced(turns: pl.DataFrame, own: Mapping[str, Rates]) -> pl.DataFrame:
             & pl.col("tokens_output").is_not_null()
             & counted
         )
-        .select("row", "model", "ts", *[pl.col(name).fill_null(0) for name in COUNTS])
+        .select("row", "model", "ts", *[pl.col(name).fill_null(0) for name in TOKENS])
     )
     if not asked.height:
         return turns
@@ -81,7 +80,10 @@ def priced(turns: pl.DataFrame, own: Mapping[str, Rates]) -> pl.DataFrame:
     )
     placed = (
         asked.join(steps, on="model", how="inner")
-        .with_columns(_slot(), pl.sum_horizontal("tokens_input", "tokens_cache_read", "tokens_cache_write").alias("total_input"))
+        .with_columns(
+            _slot(),
+            pl.sum_horizontal("tokens_input", "tokens_cache_read", "tokens_cache_write").alias("total_input"),
+        )
         .filter(pl.col("slot").is_not_null())
         .sort("total_input", "row")
     )
@@ -93,7 +95,10 @@ def priced(turns: pl.DataFrame, own: Mapping[str, Rates]) -> pl.DataFrame:
     )
     costs = (
         placed.join_asof(
-            tariff.sort("total_input"), on="total_input", by=["model", "slot"], strategy="backward",
+            tariff.sort("total_input"),
+            on="total_input",
+            by=["model", "slot"],
+            strategy="backward",
             check_sortedness=False,
         )
         .with_columns(_cost())
@@ -129,7 +134,7 @@ def _cost() -> pl.Expr:
     """Micro-dollars in whole numbers, a half rounded up; null where a sort of token that was used has no rate."""
     parts = [
         pl.when(pl.col(count) > 0).then(pl.col(count) * pl.col(rate)).otherwise(0)
-        for count, rate in zip(COUNTS, _SORTS, strict=True)
+        for count, rate in zip(TOKENS, _SORTS, strict=True)
     ]
     total = pl.col("fee") + parts[0] + parts[1] + parts[2] + parts[3]
     return ((total + PER_MILLION // 2) // PER_MILLION).alias("listed")
@@ -175,13 +180,15 @@ def _step(model: ModelInfo) -> str:
     return _BY_MINUTE if is_by_clock else _BY_DAY
 
 
-@cache
+@lru_cache(4096)
 def _model(name: str) -> ModelInfo | None:
     """The library's model for a name as logged; a name with a slash may begin with the provider's."""
     from genai_prices import Usage, calc_price
 
+    # The prefix is taken for a provider's name only where the library is told of a router.
+    router = "litellm" if "/" in name else None
     try:
-        return calc_price(Usage(), name, provider_id="litellm" if "/" in name else None, genai_request_timestamp=_ANY).model
+        return calc_price(Usage(), name, provider_id=router, genai_request_timestamp=_ANY).model
     except (LookupError, ValueError):
         return None
 

@@ -49,8 +49,9 @@ TEXTS = {
 }
 
 
-def provocation(kind: str, tool: str, code: str, message: str, targets: list[str], count: int,
-                path: str | None = None) -> tuple[str, str]:
+def provocation(
+    kind: str, tool: str, code: str, message: str, targets: list[str], count: int, path: str | None = None
+) -> tuple[str, str]:
     """The text for a loop, inside `<loopstats>` tags that every reader of this project strips, and its version.
 
     `targets`: the first distinct ones, placed and masked. `path`: the user's own texts, a JSON object of `version` and
@@ -64,7 +65,9 @@ def provocation(kind: str, tool: str, code: str, message: str, targets: list[str
     named = [target or "no target" for target in targets]
     filled = texts.get(name, TEXTS[name])
     for mark, value in (
-        ("{count}", str(count)), ("{failure}", failure), ("{targets}", ", ".join(named) or "several targets"),
+        ("{count}", str(count)),
+        ("{failure}", failure),
+        ("{targets}", ", ".join(named) or "several targets"),
     ):
         filled = filled.replace(mark, value.replace("{", "(").replace("}", ")"))
     inner = filled.replace("<", "‹").replace(">", "›")[:TEXT_LENGTH]

@@ -149,8 +149,8 @@ def salt_id(salt: str) -> str:
 
 
 def result_hash(text: str) -> str:
-    """16 hex digits for "the same result again": harness additions, white space and case aside."""
-    normal = " ".join(failures.clean(text[:65_536]).lower().split())
+    """16 hex digits for "the same result again": harness additions, white space, case and clock readings aside."""
+    normal = failures.without_times(" ".join(failures.clean(text[:65_536]).lower().split()))
     return hashlib.sha256(
         f"{len(text) if len(text) > 65_536 else ''}\x1f{normal}".encode("utf-8", "replace")
     ).hexdigest()[:16]

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from loopstats import __version__, audits, drift, prices, runs
+from loopstats import __version__, audits, drift, prices, runs, workers
 from loopstats import ingest as reading
 from loopstats.assign import assign
 from loopstats.classify import classify
 from loopstats.config import Settings
 from loopstats.detect import detect, enrol
 from loopstats.errors import RejectsError, UsageError
+from loopstats.found import REPORT
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of
 from loopstats.tables import (
@@ -52,6 +53,7 @@ from loopstats.tables import (
     TURNS,
     Table,
 )
+from loopstats.waste import TOKENS
 
 if TYPE_CHECKING:
     from loopstats.estimate import Estimate, Readout
@@ -75,6 +77,7 @@ BUCKETED: tuple[Table, ...] = (
 )
 FOLDED = Table("folded", "lines folded in one bucket, internal", (), ())
 SHADOWS = Table("shadows", "records of another session's history, internal", (), (), is_bucketed=False)
+Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
 BATCH_ROWS = 500_000
 
@@ -128,10 +131,12 @@ def ingest(
     *,
     is_full: bool = False,
     max_rejects: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Read what is new under `paths` and bring every derived table up to date; one commit, or nothing.
 
+    `jobs`: processes that read (None: one for little, a core each for much); the tables do not depend on it.
     Gives the counts for the summary: files by what became of them, and per format steps, folds and rejects; `stale` are
     files that are gone and so were read by an earlier rule.
     """
@@ -144,11 +149,9 @@ def ingest(
         is_other_rule = writer.meta("rule_digest") not in (None, settings.rule_digest)
         if is_other_rule:
             todo, count_same = reading.with_known(found, known), 0
-        for number, file in enumerate(todo):
-            if progress is not None:
-                progress(file.source_file, number, len(todo))
-            state.read(file, is_full or is_other_rule)
+        state.read(todo, is_full or is_other_rule, jobs, progress)
         state.note_gone(found, paths)
+        state.note_moved()
         state.note_refused(refused)
         summary = {
             "files_new": state.count_new,
@@ -177,9 +180,54 @@ def ingest(
                 "derived_digest": settings.derived_digest,
                 "rule_digest": settings.rule_digest,
                 **_cover(writer.snapshot()),
+                REPORT: json.dumps(_tables_report(writer.snapshot()), sort_keys=True),
             },
         )
         return summary | _report(writer.snapshot(), state) | _coverage(writer)
+
+
+def new_bytes(file: reading.Found, before: dict[str, Any] | None) -> int:
+    """Bytes of a file that were not there when it was read last; all of them where it is read anew."""
+    size, offset = file.size_bytes, 0 if before is None else before["offset"]
+    return size - offset if size >= offset else size
+
+
+def preview(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bool = False) -> list[dict[str, Any]]:
+    """What `ingest` would do with each file, without a trace: source_file, state, size_bytes, bytes_to_read.
+
+    `state`: `new`, `grown` (only its new bytes are read), `changed` (read anew), `same`, `gone`, or `refused` (a link,
+    a device, a folder that cannot be read). Whether a file holds a log at all is only known once it is read.
+    """
+    found, refused = reading.discover(paths)
+    sources, meta = lake.peek()
+    known = {row["path"]: row for row in sources if not row["is_superseded"]}
+    is_anew = is_full or meta.get("rule_digest") not in (None, settings.rule_digest)
+    if is_anew and not is_full:
+        found = reading.with_known(found, known)
+    unread = {file.path for file in (found if is_anew else reading.plan(found, known)[0])}
+    rows: list[dict[str, Any]] = []
+
+    def add(name: str, state: str, size_bytes: int | None, count_bytes: int) -> None:
+        rows.append({"source_file": name, "state": state, "size_bytes": size_bytes, "bytes_to_read": count_bytes})
+
+    for file in found:
+        before = known.get(file.path)
+        if file.path not in unread:
+            add(file.source_file, "same", file.size_bytes, 0)
+        elif before is None:
+            add(file.source_file, "new", file.size_bytes, file.size_bytes)
+        elif not is_anew and reading.is_continued(file, before):
+            add(file.source_file, "grown", file.size_bytes, new_bytes(file, before))
+        else:
+            add(file.source_file, "changed", file.size_bytes, file.size_bytes)
+    present = {file.path for file in found}
+    roots = reading.resolved_roots(paths)
+    for path, row in sorted(known.items()):
+        if path not in present and not row["is_gone"] and reading.is_below(path, roots):
+            add(row["source_file"], "gone", None, 0)
+    for name, _ in refused:
+        add(name, "refused", None, 0)
+    return rows
 
 
 class _Intake:
@@ -205,30 +253,51 @@ class _Intake:
         """Nothing was read and nothing is known anew."""
         return not self.changed and not self.rejects
 
-    def read(self, file: reading.Found, is_full: bool) -> None:
-        """Read one file; its failure to open is a reject, not an error."""
-        before = self.known.get(file.path)
-        if self._shown.get(file.source_file, file.path) != file.path:
-            file = reading.Found(file.path, file.path, file.size_bytes, file.mtime_ns, file.inode, file.is_named)
-        try:
-            result = reading.read_source(file, None if is_full else before, self._next_id, self.tool_rows)
-        except OSError as error:
-            reason = "permission" if isinstance(error, PermissionError) else "unreadable"
-            self._refuse(file.path, file.source_file, reason)
+    def read(self, todo: Sequence[reading.Found], is_full: bool, jobs: int | None, progress: Progress | None) -> None:
+        """Read files. A new source's number is its place among them, so it does not depend on who reads it when."""
+        befores = [self.known.get(file.path) for file in todo]
+        tasks = [
+            workers.Task(file, None if is_full else before, self._next_id + number)
+            for number, (file, before) in enumerate(zip(todo, befores, strict=True))
+        ]
+        self._next_id += len(tasks)
+        sizes = [new_bytes(task.found, task.before) for task in tasks]
+        left = dict(zip((task.found.path for task in tasks), sizes, strict=True))
+        total = sum(sizes)
+
+        def tell(file: reading.Found) -> None:
+            left.pop(file.path)
+            if progress is not None:
+                progress(file.source_file, len(tasks) - len(left), len(tasks), total - sum(left.values()), total)
+
+        outcomes = workers.read_all(tasks, self.tool_rows, workers.choose_jobs(total, jobs), tell)
+        for task, before, outcome in zip(tasks, befores, outcomes, strict=True):
+            self._take(task, before, outcome)
+
+    def _take(self, task: workers.Task, before: dict[str, Any] | None, outcome: workers.Outcome) -> None:
+        """Enter what one file gave; its failure to open is a reject, not an error."""
+        file = task.found
+        source_file = file.source_file
+        if self._shown.get(source_file, file.path) != file.path:
+            source_file = file.path
+        if isinstance(outcome, OSError):
+            self._refuse(file.path, source_file, "permission" if isinstance(outcome, PermissionError) else "unreadable")
             return
+        result, frame = outcome
         row = result.row
+        if row["source_id"] == task.source_id:
+            row["source_file"] = source_file
         if before is not None and before["format"] and not row["format"] and file.size_bytes == 0:
             row["format"] = before["format"]
         if not row["format"] and not result.rejects and not row["count_waiting"]:
             self.count_skipped += 1
             return
-        if (link := self.known.get(f"refused:{file.source_file}")) is not None:
+        if (link := self.known.get(f"refused:{source_file}")) is not None:
             self._supersede(link)
         if before is not None:
             row = row | {"source_file": before["source_file"]}
         source_id = row["source_id"]
-        if source_id == self._next_id:
-            self._next_id += 1
+        if source_id == task.source_id:
             if before is None:
                 self.count_new += 1
             else:
@@ -242,8 +311,7 @@ class _Intake:
         self.rows[source_id] = row
         self.changed.add(source_id)
         self.rejects.extend(result.rejects)
-        if any(result.rows.values()):
-            frame = reading.frame_of(result.rows)
+        if frame.height:
             self.count_records += frame.height
             self._pending.append(frame)
             if sum(f.height for f in self._pending) >= FLUSH_ROWS:
@@ -287,11 +355,26 @@ class _Intake:
         present = {file.path for file in found}
         roots = reading.resolved_roots(paths)
         for path, row in self.known.items():
-            is_below = any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
-            if is_below and path not in present and not row["is_gone"] and not path.startswith("refused:"):
+            if path not in present and not row["is_gone"] and reading.is_below(path, roots):
                 self.rows[row["source_id"]] = self.rows[row["source_id"]] | {"is_gone": 1}
                 self.changed.add(row["source_id"])
                 self.count_gone += 1
+
+    def note_moved(self) -> None:
+        """Files that are gone from their place and stand elsewhere (moved, rotated, packed): the new place counts."""
+        if not self.changed:
+            return
+        present: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in self.rows.values():
+            if row["format"] and row["order_sha256"] and not row["is_gone"] and not row["is_superseded"]:
+                present.setdefault((row["format"], row["order_sha256"]), []).append(row)
+        for row in list(self.rows.values()):
+            if not row["is_gone"] or row["is_superseded"]:
+                continue
+            others = present.get((row["format"], row["order_sha256"]), ())
+            if any(reading.stands_for(other, row) for other in others):
+                self.count_gone -= not self.known[row["path"]]["is_gone"]
+                self._supersede(row)
 
     def flush(self) -> None:
         """Stage what was read as one more records file per bucket."""
@@ -341,7 +424,7 @@ def _derive_dirty(
     state: _Intake,
     settings: Settings,
     is_settled: bool,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Progress | None,
 ) -> None:
     snapshot = writer.snapshot()
     shadows = find_shadows(record_index(snapshot.scan("records")))
@@ -355,7 +438,7 @@ def _derive_dirty(
     todo = sorted(dirty)
     for number, batch in enumerate(_batches(snapshot, todo)):
         if progress is not None:
-            progress("deriving", number * len(batch), len(todo))
+            progress("deriving", number * len(batch), len(todo), 0, 0)
         records = pl.concat([snapshot.scan("records", bucket).collect() for bucket in batch])
         tables = derive(records, sources, shadows, settings)
         for table in (*BUCKETED, FOLDED):
@@ -489,7 +572,7 @@ def _publish_counts(writer: Writer, state: _Intake) -> None:
 
 def _cover(snapshot: Snapshot) -> dict[str, str]:
     """Coverage of the prices, for the ledger: an ingest that finds nothing new reads it there."""
-    priced, told = prices.coverage(snapshot.scan(TURNS.name).select(*prices.COUNTS, "cost_micros").collect())
+    priced, told = prices.coverage(snapshot.scan(TURNS.name).select(*TOKENS, "cost_micros").collect())
     return {"turns_priced": str(priced), "turns_told": str(told)}
 
 
@@ -498,6 +581,15 @@ def _coverage(writer: Writer) -> dict[str, int]:
 
 
 def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:
+    fresh = [
+        (state.rows[i]["source_file"], line, reason)
+        for i, line, _, reason, _ in sorted(state.rejects, key=lambda r: (state.rows[r[0]]["source_file"], r[1:]))
+    ]
+    return {"rejects": fresh} | _tables_report(snapshot)
+
+
+def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
+    """What the summary says of the tables, kept in the ledger too, for the ingest that finds nothing new."""
     sources = snapshot.read("sources")
     by_format = (
         sources.group_by("format")
@@ -522,17 +614,12 @@ def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:
     rows = (
         by_format.join(harness_steps, on="format", how="left").with_columns(pl.col("steps").fill_null(0)).sort("format")
     )
-    fresh = [
-        (state.rows[i]["source_file"], line, reason)
-        for i, line, _, reason, _ in sorted(state.rejects, key=lambda r: (state.rows[r[0]]["source_file"], r[1:]))
-    ]
     unbalanced = sources.filter(
         pl.col("count_read")
         != pl.sum_horizontal("count_used", "count_nothing", "count_folded", "count_rejected", "count_waiting")
     )
     return {
         "formats": rows.to_dicts(),
-        "rejects": fresh,
         "unbalanced": unbalanced["source_file"].to_list(),
         "buckets": BUCKETS,
         "tables": {name: snapshot_count(snapshot, name) for name in TABLES},

@@ -60,6 +60,7 @@ _SESSION_FACTS = (
 
 
 SPOOL_RANK = 1
+_SPOT = ("session_id", "order_us", "order_sha256", "source_line", "ordinal")
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,10 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .otherwise(pl.col("uid"))
     )
     is_turn = pl.col("type") == "turn"
-    marked = ordered.join(shadows, on=["session_id", "uid"], how="left").with_columns(
+    # Copies of one line stand at one spot: which of them is the last is no question of their files' names.
+    is_new_spot = pl.any_horizontal([pl.col(name).ne_missing(pl.col(name).shift()) for name in _SPOT])
+    spotted = ordered.with_columns(is_new_spot.cum_sum().cast(pl.Int64).alias("spot"))
+    marked = spotted.join(shadows, on=["session_id", "uid"], how="left", maintain_order="left").with_columns(
         key.alias("copy_key"),
         pl.when(is_turn & pl.col("reason_shadow").is_null())
         .then(pl.col("rank"))
@@ -166,7 +170,7 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         "rank",
         "is_superseded",
         pl.when(is_session).then(pl.col("position")),
-        pl.when(is_turn).then(-pl.col("position")),
+        pl.when(is_turn).then(-pl.col("spot")),
         "order_us",
         "order_sha256",
         "source_file",

@@ -1,10 +1,10 @@
 """The lake on disk: bucketed Parquet, one SQLite ledger, immutable files listed by a manifest.
 
 A room of its own because here, and only here, things are written. The protocol: one writer at a time (`_lock`); new
-Parquet files get names of their own and are synced; ONE ledger transaction makes files, offsets and rejects true
-together; then `manifest.json` is replaced. A crash before the transaction leaves files that nobody lists (swept by the
-next writer), a crash after it is rolled forward (the manifest is written again from the ledger). Readers read the
-manifest once and never take a lock; files of older generations stay for `KEEP_GENERATIONS` commits.
+Parquet files get names of their own and are synced at the commit; ONE ledger transaction makes files, offsets and
+rejects true together; then `manifest.json` is replaced. A crash before the transaction leaves files that nobody lists
+(swept by the next writer), a crash after it is rolled forward (the manifest is written again from the ledger). Readers
+read the manifest once and never take a lock; files of older generations stay for `KEEP_GENERATIONS` commits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import os
 import sqlite3
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ import polars as pl
 
 from loopstats import __version__
 from loopstats.errors import LakeError, LockedError, StorageError, UsageError
+from loopstats.found import LEDGER as LEDGER
+from loopstats.found import MANIFEST as MANIFEST
 from loopstats.tables import BUCKETS, RECORDS, SCHEMA_VERSION, TABLES, Table
 
 KEEP_GENERATIONS = 2
-LEDGER = "ledger.sqlite"
-MANIFEST = "manifest.json"
+SYNCS_AT_ONCE = 8
 DATA = "data"
 
 _DDL = """
@@ -147,6 +149,19 @@ class Lake:
             )
         return Snapshot(self.root, generation, files)
 
+    def peek(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Rows of the ledger's `sources`, and its `meta`, read without a lock or a trace; none without a lake."""
+        path = self.root / LEDGER
+        if not path.exists():
+            return [], {}
+        try:
+            with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as ledger:
+                return _source_rows(ledger), dict(ledger.execute("SELECT key, value FROM meta"))
+        except sqlite3.OperationalError as error:
+            raise _operational(path, error) from error
+        except sqlite3.DatabaseError as error:
+            raise LakeError(f"{path}: damaged ledger ({error}); restore it, or move {self.root} away") from error
+
     @contextlib.contextmanager
     def write(self) -> Iterator[Writer]:
         """Hold the lake for writing, mending first what a crash left; LockedError where another writer holds it."""
@@ -212,6 +227,7 @@ class Writer:
         self.generation = int(self.meta("generation") or 0)
         self._added: list[DataFile] = []
         self._removed: list[str] = []
+        self._live: list[DataFile] | None = None
 
     def meta(self, key: str) -> str | None:
         """A value that the ledger keeps beside the files."""
@@ -220,9 +236,7 @@ class Writer:
 
     def sources(self) -> list[dict[str, Any]]:
         """All rows of the ledger's `sources`, as dictionaries."""
-        cursor = self.ledger.execute("SELECT * FROM sources ORDER BY source_id")
-        names = [item[0] for item in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor]
+        return _source_rows(self.ledger)
 
     def rejects(self) -> list[tuple[int, int, int, str, str | None]]:
         """All rejects: source, line, offset, reason, hash."""
@@ -231,11 +245,17 @@ class Writer:
     def snapshot(self) -> Snapshot:
         """The committed generation with what is staged on top: what the next generation will be."""
         removed = set(self._removed)
-        rows = self.ledger.execute(
-            "SELECT path, name, bucket, count_rows, size_bytes, sha256 FROM files WHERE removed IS NULL ORDER BY path"
-        )
-        live = [DataFile(*row) for row in rows]
-        return Snapshot(self.root, self.generation, tuple(f for f in [*live, *self._added] if f.path not in removed))
+        files = [*self._committed(), *self._added]
+        return Snapshot(self.root, self.generation, tuple(f for f in files if f.path not in removed))
+
+    def _committed(self) -> list[DataFile]:
+        if self._live is None:
+            rows = self.ledger.execute(
+                "SELECT path, name, bucket, count_rows, size_bytes, sha256 FROM files WHERE removed IS NULL "
+                "ORDER BY path"
+            )
+            self._live = [DataFile(*row) for row in rows]
+        return self._live
 
     def append(self, table: Table, bucket: int, frame: pl.DataFrame) -> None:
         """Stage one more file of `table` in `bucket`."""
@@ -244,8 +264,8 @@ class Writer:
 
     def replace(self, table: Table, bucket: int, frame: pl.DataFrame) -> None:
         """Stage `frame` as all of `table` in `bucket`; the files of before are dropped at the commit."""
-        for file in self.snapshot().files:
-            if file.name == table.name and file.bucket == bucket:
+        for file in (*self._committed(), *self._added):
+            if file.bucket == bucket and file.name == table.name and file.path not in self._removed:
                 self._removed.append(file.path)
         self.append(table, bucket, frame)
 
@@ -256,7 +276,7 @@ class Writer:
         folder = Path(DATA) / table.name / f"bucket={bucket:02d}"
         (self.root / folder).mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.generation + 1:08d}-{uuid.uuid4().hex[:16]}.parquet"
-        _write_synced(self.root / path, data)
+        _write(self.root / path, data)
         return DataFile(path.as_posix(), table.name, bucket, frame.height, len(data), hashlib.sha256(data).hexdigest())
 
     def commit(
@@ -270,6 +290,7 @@ class Writer:
 
         `cleared` are sources whose old rejects go away (they were read anew).
         """
+        _sync_files([self.root / file.path for file in self._added])
         folders = {(self.root / f.path).parent for f in self._added}
         for folder in sorted(
             folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())
@@ -302,7 +323,7 @@ class Writer:
                 execute("ROLLBACK")
             raise
         self.generation = generation
-        self._added, self._removed = [], []
+        self._added, self._removed, self._live = [], [], None
         self._publish()
         self._sweep()
 
@@ -340,12 +361,35 @@ class Writer:
             self.ledger.executemany("DELETE FROM files WHERE path=?", [(path,) for path in doomed])
 
 
-def _write_synced(path: Path, data: bytes | memoryview) -> None:
+def _source_rows(ledger: sqlite3.Connection) -> list[dict[str, Any]]:
+    cursor = ledger.execute("SELECT * FROM sources ORDER BY source_id")
+    names = [item[0] for item in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _write(path: Path, data: bytes | memoryview) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_files(paths: Sequence[Path]) -> None:
+    """Sync many small files: most of the time of one is waiting for the disk, so several wait at once."""
+    with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
+        list(pool.map(_sync_file, paths))
+
+
+def _write_synced(path: Path, data: bytes | memoryview) -> None:
+    _write(path, data)
+    _sync_file(path)
 
 
 def _sync_folder(path: Path) -> None:

@@ -402,9 +402,7 @@ version str! version of loopstats
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (
-        STEPS, TURNS, SESSIONS, LOOPS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, REJECTS, FOLDS, SOURCES, LIFT
-    )
+    for table in (STEPS, TURNS, SESSIONS, LOOPS, DELIVERIES, DETECTIONS, GUARDS, RESULTS, REJECTS, FOLDS, SOURCES, LIFT)
 }
 
 _COMMON = """
@@ -560,56 +558,76 @@ DRIFTS = Table(
     "drifts",
     "one row per run, rule and stretch of steps in which the rule keeps firing; length in steps that count",
     ("run_id", "rule", "first_step"),
-    _columns(_FINDING + """
+    _columns(
+        _FINDING
+        + """
 detected_step int! step at which the rule fired first
 detected_at time time of that step
 lead_steps int! steps from the detection to the end of the run
 lead_ms int milliseconds from the detection to the last time of the run
-""" + _SEEN),
+"""
+        + _SEEN
+    ),
 )
 
 ECHOES = Table(
     "echoes",
     "one row per run, fingerprint and result that came back with nothing productive between; length in repeats",
     ("run_id", "fingerprint", "result_hash", "first_step"),
-    _columns(_FINDING + """
+    _columns(
+        _FINDING
+        + """
 fingerprint str! tool and canonical arguments, 16 hex digits
 result_hash str! hash of the normalised result
 outcome str! outcome of the first of them
 target str! target
 detected_step int! step at which the rule fired
 detected_at time time of that step
-""" + _SEEN),
+"""
+        + _SEEN
+    ),
 )
 
 GHOSTS = Table(
     "ghosts",
     "one row per run and row of cycles that no budget, loop counter or productivity score sees; length in cycles",
     ("run_id", "first_step"),
-    _columns(_FINDING + """
+    _columns(
+        _FINDING
+        + """
 count_steps int! steps in these cycles
-""" + _SEEN),
+"""
+        + _SEEN
+    ),
 )
 
 CHASES = Table(
     "chases",
     "one row per truncated result whose overflow was read and truncated again; length in such reads",
     ("run_id", "first_step"),
-    _columns(_FINDING + """
+    _columns(
+        _FINDING
+        + """
 depth int! longest chain of reads, each of the overflow of the one before
 target str! what the last read acted on
-""" + _SEEN),
+"""
+        + _SEEN
+    ),
 )
 
 BYPASSES = Table(
     "bypasses",
     "one row per way around a refusal or a block; length in steps between",
     ("run_id", "last_step", "first_step", "reason"),
-    _columns(_FINDING + """
+    _columns(
+        _FINDING
+        + """
 refused_tool str what was refused; null for a guard's block
 refused_by str user, permission, hook or the guard's name
 target str! target
-""" + _SEEN),
+"""
+        + _SEEN
+    ),
 )
 
 RESETS = Table(

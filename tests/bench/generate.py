@@ -18,11 +18,7 @@ from typing import Any
 
 FILE_BYTES = 4_200_000
 BEGIN_S = 1_790_000_000
-WORDS = (
-    "return self value index config request response handler for in if not None True False import from class def "
-    "async await yield lambda assert raise except finally with open path read write line count total result items "
-    "token stream buffer offset limit parse render update delete insert select where order group cache key node edge"
-).split()
+WORDS = ["return", "self", "value", "index", "config", "request", "response", "handler", "for", "in", "if", "not", "None", "True", "False", "import", "from", "class", "def", "async", "await", "yield", "lambda", "assert", "raise", "except", "finally", "with", "open", "path", "read", "write", "line", "count", "total", "result", "items", "token", "stream", "buffer", "offset", "limit", "parse", "render", "update", "delete", "insert", "select", "where", "order", "group", "cache", "key", "node", "edge"]
 ERRORS = (
     'Traceback (most recent call last):\n  File "{file}", line {n}, in run\n    raise ValueError(x)\n'
     "ValueError: bad part {n} in {file}",

@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
@@ -32,6 +32,9 @@ from loopstats.answers import text_of as text_of
 from loopstats.errors import Reject, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+MEMO_SIZE = 4096
+MEMO_TEXT = 256
 FARTHEST_US = 250_000_000_000_000_000  # so far that a maturity can still be added to it
 
 TRANSCRIPT, SPOOL, EXPORT = 0, 1, 2
@@ -110,19 +113,7 @@ def time_us(value: Any) -> int | None:
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
-        stripped = value.strip()
-        if stripped.lstrip("-").isdecimal() and stripped.isascii():
-            return time_us(int(stripped)) if len(stripped) < 25 else None
-        try:
-            parsed = datetime.fromisoformat(stripped)
-        except ValueError:
-            return None
-        if parsed.tzinfo is None:
-            parsed = parsed.replace(tzinfo=UTC)
-        try:
-            return _in_range((parsed - EPOCH) // timedelta(microseconds=1))
-        except OverflowError:
-            return None
+        return _text_us(value) if len(value) < MEMO_TEXT else None
     if isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value):
         return _in_range(value[0] * 1_000_000 + value[1] // 1000)
     if isinstance(value, (int, float)):
@@ -135,10 +126,29 @@ def time_us(value: Any) -> int | None:
     return None
 
 
+@lru_cache(MEMO_SIZE)
+def _text_us(text: str) -> int | None:
+    """Several records of a line have one time."""
+    stripped = text.strip()
+    if stripped.lstrip("-").isdecimal() and stripped.isascii():
+        return time_us(int(stripped)) if len(stripped) < 25 else None
+    try:
+        parsed = datetime.fromisoformat(stripped)
+    except ValueError:
+        return None
+    if parsed.tzinfo is None:
+        parsed = parsed.replace(tzinfo=UTC)
+    try:
+        return _in_range((parsed - EPOCH) // MICROSECOND)
+    except OverflowError:
+        return None
+
+
 def _in_range(us: int) -> int | None:
     return us if 0 < us < FARTHEST_US else None
 
 
+@lru_cache(MEMO_SIZE)
 def is_long_id(value: str | None) -> bool:
     """The id is long and random enough to be the same record in another session, not a counter that starts anew.
 

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
+from loopstats.answers import verdict
 from loopstats.errors import Reject
 from loopstats.formats import (
     EXPORT,
@@ -123,6 +124,7 @@ class _Run:
         self._emit = emit
         self._about = as_dict(document.get("agent"))
         self._model = as_str(self._about.get("model_name"))
+        self._is_claude_code = (as_str(self._about.get("name")) or "").startswith("claude-code")
         self._pairings: dict[str | None, Pairing] = {}
         self._decision: str | None = None
         self._is_begun = False
@@ -212,6 +214,8 @@ class _Run:
             raw = as_dict(as_dict(extra.get("tool_result_metadata")).get("raw_tool_result"))
             text = text_of((raw if as_str(raw.get("tool_use_id")) == answered else result).get("content"))
             is_error = flag(about, extra if len(placed) <= 1 else {})
+            # Claude Code answers in the tool's place where a call was refused or cut off, and flags that as an error.
+            said = verdict(text, True, None)[1] if is_error and self._is_claude_code else {}
             self._emit.result(
                 session=self._session,
                 agent=agent,
@@ -221,6 +225,9 @@ class _Run:
                 is_error=is_error,
                 duration_ms=as_int(about.get("duration_ms")),
                 exit_code=exit_code_of(text, is_error),
+                outcome=said.get("outcome"),
+                reason=said.get("reason"),
+                is_timeout=said.get("is_timeout", False),
             )
 
 

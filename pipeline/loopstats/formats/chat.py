@@ -45,7 +45,9 @@ MOST_OPEN = 512
 
 def _is_message(record: Any) -> bool:
     return (
-        isinstance(record, dict) and isinstance(record.get("role"), str) and record["role"] in ROLES
+        isinstance(record, dict)
+        and isinstance(record.get("role"), str)
+        and record["role"] in ROLES
         and any(key in record for key in ("content", "tool_calls", "function_call"))
     )
 
@@ -58,7 +60,8 @@ class Chat(Format):
     def matches(self, head: Head) -> int:
         """A little where all of the first records are messages, or hold them under `messages`."""
         likely = [
-            record for record in head.records
+            record
+            for record in head.records
             if _is_message(record) or any(map(_is_message, as_list(record.get("messages"))[:8]))
         ]
         return SCORE if likely and len(likely) == len(head.records) else 0
@@ -131,13 +134,17 @@ class ChatReader(Reader):
             cached = as_int(as_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
             sent = as_int(usage.get("prompt_tokens"))
             emit.turn(
-                **common, decision=f"turn {run['turn']}", model=as_str(message.get("model")),
+                **common,
+                decision=f"turn {run['turn']}",
+                model=as_str(message.get("model")),
                 tokens_input=sent if sent is None or cached is None else max(0, sent - cached),
-                tokens_output=as_int(usage.get("completion_tokens")), tokens_cache_read=cached,
+                tokens_output=as_int(usage.get("completion_tokens")),
+                tokens_cache_read=cached,
             )
 
-    def _calls(self, message: dict[str, Any], role: str, run: dict[str, Any], holder: dict[str, Any],
-               emit: Emit) -> None:
+    def _calls(
+        self, message: dict[str, Any], role: str, run: dict[str, Any], holder: dict[str, Any], emit: Emit
+    ) -> None:
         asked = [block for block in as_list(message.get("tool_calls")) if isinstance(block, dict)]
         if isinstance(message.get("function_call"), dict):
             asked.append({"function": message["function_call"]})
@@ -157,9 +164,13 @@ class ChatReader(Reader):
             waiting.append([logged, call_id, tool])
             del waiting[:-MOST_OPEN]
             emit.call(
-                **common, call_id=call_id, tool=tool, arguments=_arguments(function.get("arguments")),
+                **common,
+                call_id=call_id,
+                tool=tool,
+                arguments=_arguments(function.get("arguments")),
                 decision=f"turn {run.get('turn', 0)}" if role == "assistant" else None,
-                model=as_str(message.get("model")), actor="user" if role == "user" else "agent",
+                model=as_str(message.get("model")),
+                actor="user" if role == "user" else "agent",
             )
 
     def _result(self, message: dict[str, Any], run: dict[str, Any], holder: dict[str, Any], emit: Emit) -> None:
@@ -171,8 +182,14 @@ class ChatReader(Reader):
         if code is None:
             code = exit_code_in(text)
             source = "text" if code is not None and is_error is None else None
-        emit.result(**self._common(message, run, holder), call_id=call_id, text=text, is_error=is_error, exit_code=code,
-                    source=source)
+        emit.result(
+            **self._common(message, run, holder),
+            call_id=call_id,
+            text=text,
+            is_error=is_error,
+            exit_code=code,
+            source=source,
+        )
 
 
 def _first(record: dict[str, Any], keys: tuple[str, ...]) -> str | None:

@@ -31,9 +31,18 @@ from loopstats.formats import (
 MESSAGES = frozenset({"user", "assistant"})
 CHAINED = frozenset({"progress", "system", "attachment"})
 LONERS = {
-    "summary": "leafUuid", "file-history-snapshot": "snapshot", "queue-operation": "operation", "mode": "mode",
-    "last-prompt": "leafUuid", "pr-link": "prNumber", "permission-mode": "permissionMode", "ai-title": "aiTitle",
-    "custom-title": "customTitle", "agent-name": "agentName", "tool_use": "input", "tool_result": "output",
+    "summary": "leafUuid",
+    "file-history-snapshot": "snapshot",
+    "queue-operation": "operation",
+    "mode": "mode",
+    "last-prompt": "leafUuid",
+    "pr-link": "prNumber",
+    "permission-mode": "permissionMode",
+    "ai-title": "aiTitle",
+    "custom-title": "customTitle",
+    "agent-name": "agentName",
+    "tool_use": "input",
+    "tool_result": "output",
 }
 ANSWERED_BY_USER = frozenset({"ExitPlanMode", "exit_plan_mode", "AskUserQuestion"})
 WITHOUT_SESSION = frozenset({"summary", "file-history-snapshot"})
@@ -121,8 +130,13 @@ class ClaudeCodeReader(Reader):
         self._nameless: dict[str, list[str]] = self.state.setdefault("nameless", {})
         self._asked: list[str] = self.state.setdefault("asked", [])
         self._by_type: dict[Any, Callable[[dict[str, Any], Emit], None]] = {
-            "assistant": self._assistant, "user": self._user, "progress": self._progress, "system": self._other,
-            "attachment": self._other, "tool_use": self._old_call, "tool_result": self._old_result,
+            "assistant": self._assistant,
+            "user": self._user,
+            "progress": self._progress,
+            "system": self._other,
+            "attachment": self._other,
+            "tool_use": self._old_call,
+            "tool_result": self._old_result,
         }
 
     def read(self, record: dict[str, Any], emit: Emit) -> None:
@@ -178,9 +192,14 @@ class ClaudeCodeReader(Reader):
         is_first_cwd = told[0] is None and place.cwd is not None
         told[:] = (place.cwd or told[0], version or told[1], model or told[2])
         emit.session(
-            session=place.session, agent=place.agent, ts=place.ts, cwd=place.cwd,
+            session=place.session,
+            agent=place.agent,
+            ts=place.ts,
+            cwd=place.cwd,
             project=_base_name(place.cwd) if is_first_cwd else None,
-            harness=f"claude-code {version}" if version else None, version=version, model=model,
+            harness=f"claude-code {version}" if version else None,
+            version=version,
+            model=model,
             parent_session=as_str(as_dict(record.get("forkedFrom")).get("sessionId")),
         )
 
@@ -209,8 +228,13 @@ class ClaudeCodeReader(Reader):
         usage = message.get("usage")
         if isinstance(usage, dict) and decision:
             emit.turn(
-                session=place.session, agent=place.agent, decision=decision, ts=place.ts, model=model,
-                tokens_input=usage.get("input_tokens"), tokens_output=usage.get("output_tokens"),
+                session=place.session,
+                agent=place.agent,
+                decision=decision,
+                ts=place.ts,
+                model=model,
+                tokens_input=usage.get("input_tokens"),
+                tokens_output=usage.get("output_tokens"),
                 tokens_cache_read=usage.get("cache_read_input_tokens"),
                 tokens_cache_write=usage.get("cache_creation_input_tokens"),
                 identity=message_id if is_long_id(message_id) else place.uuid,
@@ -218,8 +242,9 @@ class ClaudeCodeReader(Reader):
             is_used = True
         return is_used
 
-    def _call(self, block: dict[str, Any], index: int, model: str | None, place: _Place, decision: str | None,
-              emit: Emit) -> bool:
+    def _call(
+        self, block: dict[str, Any], index: int, model: str | None, place: _Place, decision: str | None, emit: Emit
+    ) -> bool:
         tool = as_str(block.get("name"))
         if not tool:
             return False
@@ -234,8 +259,16 @@ class ClaudeCodeReader(Reader):
             self._asked.append(call_id)
             del self._asked[:-MOST_OPEN]
         emit.call(
-            session=place.session, agent=place.agent, parent_agent=place.parent_agent, call_id=call_id, tool=tool,
-            arguments=block.get("input"), ts=place.ts, decision=decision, cwd=place.cwd, model=model,
+            session=place.session,
+            agent=place.agent,
+            parent_agent=place.parent_agent,
+            call_id=call_id,
+            tool=tool,
+            arguments=block.get("input"),
+            ts=place.ts,
+            decision=decision,
+            cwd=place.cwd,
+            model=model,
             identity=call_id if is_long_id(call_id) else spot,
         )
         return True
@@ -244,22 +277,33 @@ class ClaudeCodeReader(Reader):
         message = as_dict(record.get("message"))
         place = self._place(record)
         used = record.get("toolUseResult", record.get("tool_use_result"))
-        if not self._answer(message, used, as_str(record.get("toolDenialKind")), place,
-                            as_str(record.get("sourceToolAssistantUUID")), emit):
+        if not self._answer(
+            message,
+            used,
+            as_str(record.get("toolDenialKind")),
+            place,
+            as_str(record.get("sourceToolAssistantUUID")),
+            emit,
+        ):
             emit.nothing(
-                "user/compact_summary" if record.get("isCompactSummary") is True
-                else "user/meta" if record.get("isMeta") is True else "user/prompt"
+                "user/compact_summary"
+                if record.get("isCompactSummary") is True
+                else "user/meta"
+                if record.get("isMeta") is True
+                else "user/prompt"
             )
         self._tell(record, place, emit)
 
-    def _answer(self, message: dict[str, Any], used: Any, denial: str | None, place: _Place, source: str | None,
-                emit: Emit) -> bool:
+    def _answer(
+        self, message: dict[str, Any], used: Any, denial: str | None, place: _Place, source: str | None, emit: Emit
+    ) -> bool:
         """Emit the results of one user message; False where it has none."""
         content = message.get("content")
         if not isinstance(content, list):
             return False
         results = [
-            (index, block) for index, block in enumerate(content)
+            (index, block)
+            for index, block in enumerate(content)
             if isinstance(block, dict) and block.get("type") == "tool_result"
         ]
         # The structured result beside the message belongs to one block; of several nobody can say which.
@@ -269,8 +313,16 @@ class ClaudeCodeReader(Reader):
             is_used = self._result(block, index, used if is_single else None, denial, place, source, emit) or is_used
         return is_used
 
-    def _result(self, block: dict[str, Any], index: int, used: Any, denial: str | None, place: _Place,
-                source: str | None, emit: Emit) -> bool:
+    def _result(
+        self,
+        block: dict[str, Any],
+        index: int,
+        used: Any,
+        denial: str | None,
+        place: _Place,
+        source: str | None,
+        emit: Emit,
+    ) -> bool:
         call_id = as_str(block.get("tool_use_id")) or self._take_nameless(place.agent, source)
         if call_id is None:
             return False
@@ -286,8 +338,13 @@ class ClaudeCodeReader(Reader):
             if is_error and "outcome" not in facts and not raw.startswith((ERROR_TAG, "InputValidationError")):
                 facts["outcome"], facts["reason"] = "vetoed", "user"
         emit.result(
-            session=place.session, agent=place.agent, call_id=call_id, text=text, ts=place.ts,
-            identity=call_id if is_long_id(call_id) else f"{place.uuid}#{index}" if place.uuid else None, **facts,
+            session=place.session,
+            agent=place.agent,
+            call_id=call_id,
+            text=text,
+            ts=place.ts,
+            identity=call_id if is_long_id(call_id) else f"{place.uuid}#{index}" if place.uuid else None,
+            **facts,
         )
         return True
 
@@ -316,14 +373,21 @@ class ClaudeCodeReader(Reader):
         if agent is None:
             return False
         place = _Place(
-            outer.session, agent, outer.agent, inner.get("timestamp") or outer.ts, as_str(inner.get("uuid")), outer.cwd)
+            outer.session, agent, outer.agent, inner.get("timestamp") or outer.ts, as_str(inner.get("uuid")), outer.cwd
+        )
         if inner.get("type") == "assistant":
             model = as_str(message.get("model"))
             if inner.get("isApiErrorMessage") is True or model == "<synthetic>":
                 return False
             return self._ask(message, model, place, as_str(inner.get("requestId")), emit)
-        return self._answer(message, inner.get("toolUseResult"), as_str(inner.get("toolDenialKind")), place,
-                            as_str(inner.get("sourceToolAssistantUUID")), emit)
+        return self._answer(
+            message,
+            inner.get("toolUseResult"),
+            as_str(inner.get("toolDenialKind")),
+            place,
+            as_str(inner.get("sourceToolAssistantUUID")),
+            emit,
+        )
 
     def _other(self, record: dict[str, Any], emit: Emit) -> None:
         kind = as_str(record.get("type"))
@@ -352,7 +416,8 @@ def _images(content: Any) -> str:
     pictures = [as_dict(block.get("source")).get("data") for block in as_list(content) if isinstance(block, dict)]
     return "\n".join(
         f"[image {hashlib.sha256(data.encode('utf-8', 'replace')).hexdigest()[:16]}]"
-        for data in pictures if isinstance(data, str)
+        for data in pictures
+        if isinstance(data, str)
     )
 
 

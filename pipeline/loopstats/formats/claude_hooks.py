@@ -126,8 +126,15 @@ class ClaudeHooksReader(Reader):
             call_id = self._ordinal_id(common, tool, record.get("tool_input"), event != BEFORE)
         key = f"{common['session']}\x1f{common['agent'] or ''}\x1f{call_id}"
         if event == BEFORE or self._open.pop(key, None) is None:
-            emit.call(**common, call_id=call_id, tool=tool, arguments=arguments, cwd=cwd,
-                      model=as_str(record.get("model")), identity=identity)
+            emit.call(
+                **common,
+                call_id=call_id,
+                tool=tool,
+                arguments=arguments,
+                cwd=cwd,
+                model=as_str(record.get("model")),
+                identity=identity,
+            )
         if event == BEFORE:
             if len(self._open) >= MOST_OPEN:
                 del self._open[next(iter(self._open))]

@@ -1,0 +1,181 @@
+"""Which log files there are, which of them changed, and whether there is anything to do at all.
+
+A room of its own because most nights most files are the same: this is asked first, with a `stat` per file and one look
+at the ledger, and where nothing is new the answer must come before anything heavy is imported. So it stands on the
+standard library alone. Links and devices are never followed or opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loopstats.errors import UsageError
+
+LEDGER = "ledger.sqlite"
+MANIFEST = "manifest.json"
+REPORT = "report"
+INT64 = 1 << 63
+ESCAPED = "escaped:"
+SKIPPED_FOLDERS = frozenset({".git", ".hook", "node_modules", "__pycache__", ".venv"})
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file on disk: `path` absolute and resolved (escaped if it is no UTF-8), `source_file` as it will be shown."""
+
+    path: str
+    source_file: str
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    is_named: bool
+
+
+def discover(paths: Sequence[str]) -> tuple[list[Found], list[tuple[str, str]]]:
+    """Regular files under `paths` in a fixed order, and what could not be looked at as (shown name, reason).
+
+    Links, FIFOs, sockets and devices are never opened; a path that does not exist is a UsageError.
+    """
+    found: dict[str, Found] = {}
+    refused: list[tuple[str, str]] = []
+    for given in paths:
+        root = Path(given)
+        if not os.path.lexists(root):
+            raise UsageError(f"{given}: no such file or folder")
+        shown = root.as_posix()
+        resolved = root.resolve()
+        if resolved.is_dir():
+            for path, name in _walk(resolved, shown, refused):
+                _look(path, name, False, found, refused)
+        else:
+            _look(resolved, shown, True, found, refused)
+    return [found[path] for path in sorted(found)], sorted((_shown(name), reason) for name, reason in refused)
+
+
+def _shown(name: str) -> str:
+    """`name` as text that every store takes: bytes that are no UTF-8 are written as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _kept(path: str) -> str:
+    """`path` for the ledger; one that is no UTF-8 is marked and escaped, so that `_real` finds the way back."""
+    return path if path == _shown(path) else ESCAPED + path.encode("unicode_escape").decode()
+
+
+def real_path(path: str) -> str:
+    return path.removeprefix(ESCAPED).encode().decode("unicode_escape") if path.startswith(ESCAPED) else path
+
+
+def _walk(top: Path, top_shown: str, refused: list[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
+    todo = [(top, top_shown)]
+    while todo:
+        folder, shown = todo.pop()
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            refused.append((shown, "unreadable_folder"))
+            continue
+        for entry in entries:
+            name = f"{shown.rstrip('/')}/{entry.name}"
+            if entry.is_symlink():
+                refused.append((name, "link"))
+            elif not entry.is_dir(follow_symlinks=False):
+                yield Path(entry.path), name
+            elif entry.name not in SKIPPED_FOLDERS:
+                todo.append((Path(entry.path), name))
+
+
+def _look(path: Path, shown: str, is_named: bool, found: dict[str, Found], refused: list[tuple[str, str]]) -> None:
+    try:
+        status = path.lstat()
+    except OSError:
+        refused.append((shown, "unreadable"))
+        return
+    if not stat.S_ISREG(status.st_mode):
+        refused.append((shown, "not_a_file"))
+        return
+    kept = _kept(str(path))
+    found.setdefault(
+        kept, Found(kept, _shown(shown), status.st_size, status.st_mtime_ns, status.st_ino & (INT64 - 1), is_named)
+    )
+
+
+def resolved_roots(paths: Sequence[str]) -> list[str]:
+    """The absolute forms of `paths`."""
+    return [str(Path(path).resolve()) for path in paths]
+
+
+def is_below(path: str, roots: Sequence[str]) -> bool:
+    """Whether a path of the ledger lies under one of the absolute `roots`; a refused name lies nowhere."""
+    return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
+
+
+def with_known(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> list[Found]:
+    """`found` and all files of the ledger that are still on disk, to be read anew."""
+    files = {file.path: file for file in found}
+    for path, row in known.items():
+        if path not in files and not path.startswith("refused:"):
+            again: dict[str, Found] = {}
+            _look(Path(real_path(path)), row["source_file"], False, again, [])
+            files.update(again)
+    return [files[path] for path in sorted(files)]
+
+
+def plan(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> tuple[list[Found], int]:
+    """Files to read (new or changed by size, time or inode), and how many are the same as last time."""
+    todo, count_same = [], 0
+    for file in found:
+        row = known.get(file.path)
+        if (
+            row is not None
+            and not row["is_gone"]
+            and ((row["size_bytes"], row["mtime_ns"], row["inode"]) == (file.size_bytes, file.mtime_ns, file.inode))
+        ):
+            count_same += 1
+        else:
+            todo.append(file)
+    return todo, count_same
+
+
+def nothing_new(root: Path, paths: Sequence[str], digests: dict[str, str]) -> dict[str, Any] | None:
+    """The summary of an ingest that would find every file as it was, else None: then the whole way must be gone.
+
+    `digests`: the settings' `rule_digest` and `derived_digest`, of which the lake must have been made. Nothing is
+    locked and nothing is written; a lake that cannot be read, or whose last commit was not published, gives None.
+    """
+    path = root / LEDGER
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as ledger:
+            meta = dict(ledger.execute("SELECT key, value FROM meta"))
+            cursor = ledger.execute(
+                "SELECT path, size_bytes, mtime_ns, inode, is_gone FROM sources WHERE is_superseded = 0"
+            )
+            names = [item[0] for item in cursor.description]
+            known = {row[0]: dict(zip(names, row, strict=True)) for row in cursor}
+        generation = json.loads((root / MANIFEST).read_bytes())["generation"]
+        report: dict[str, Any] = json.loads(meta[REPORT])
+    except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+        return None
+    if str(generation) != meta.get("generation") or any(meta.get(key) != value for key, value in digests.items()):
+        return None
+    found, refused = discover(paths)
+    todo, count_same = plan(found, known)
+    if todo or report["unbalanced"] or any(f"refused:{name}" not in known for name, _ in refused):
+        return None
+    present = {file.path for file in found}
+    roots = resolved_roots(paths)
+    if any(not row["is_gone"] and path not in present and is_below(path, roots) for path, row in known.items()):
+        return None
+    counts = dict.fromkeys(("files_new", "files_grown", "files_gone", "files_skipped", "records"), 0)
+    told = {name: int(meta.get(name, 0)) for name in ("turns_priced", "turns_told")}
+    return {**counts, "files_same": count_same, "stale": [], "rejects": [], **report, **told}

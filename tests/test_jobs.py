@@ -1,0 +1,182 @@
+"""Several processes read; the lake must not know it. And what the options around an ingest promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import generate
+from loopstats import cli, found, run, workers
+from loopstats import ingest as ingest_files
+from loopstats.config import Settings
+from loopstats.store import Lake
+
+SEED, FILES, FILE_BYTES = 11, 5, 250_000
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Five small sessions of different lengths, one of them with a torn line, and a file that is no log."""
+    monkeypatch.setattr(generate, "FILE_BYTES", FILE_BYTES)
+    folder = tmp_path / "logs"
+    paths = generate.write(folder, FILES * FILE_BYTES, SEED)
+    assert len(paths) == FILES
+    lines = paths[1].read_bytes().splitlines(keepends=True)
+    paths[1].write_bytes(b"".join([*lines[:20], b'{"type":"user","mess\n', *lines[20:]]))
+    paths[2].write_bytes(b"".join(paths[2].read_bytes().splitlines(keepends=True)[:30]))
+    (folder / "notes.json").write_text('{"no": "log"}')
+    return folder
+
+
+def files_of(lake: Path) -> list[tuple[str, int, str]]:
+    """Table, bucket and hash of every file of a lake: equal lists are equal bytes."""
+    return sorted((file.name, file.bucket, file.sha256) for file in Lake.open(lake).snapshot().files)
+
+
+def ingest(lake: Path, folder: Path, jobs: int | None) -> None:
+    run.ingest(Lake(lake), [str(folder)], Settings(), jobs=jobs)
+
+
+def test_the_tables_do_not_depend_on_the_number_of_jobs(logs: Path, tmp_path: Path) -> None:
+    for jobs in (1, 2, 3):
+        ingest(tmp_path / f"lake{jobs}", logs, jobs)
+    one = files_of(tmp_path / "lake1")
+    assert {name for name, _, _ in one} >= {"records", "steps", "turns", "sessions", "rejects", "sources"}
+    assert files_of(tmp_path / "lake2") == one
+    assert files_of(tmp_path / "lake3") == one
+
+
+def test_growth_read_by_several_is_growth_read_by_one(logs: Path, tmp_path: Path) -> None:
+    whole = {path: path.read_bytes() for path in sorted(logs.glob("*.jsonl"))}
+    for path, data in whole.items():
+        path.write_bytes(data[: len(data) // 2])
+    lakes = {jobs: tmp_path / f"lake{jobs}" for jobs in (1, 2)}
+    for jobs, lake in lakes.items():
+        ingest(lake, logs, jobs)
+    for path, data in whole.items():
+        path.write_bytes(data)
+    for jobs, lake in lakes.items():
+        ingest(lake, logs, jobs)
+    assert files_of(lakes[1]) == files_of(lakes[2])
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_does_not_open_is_told_in_its_turn(logs: Path, jobs: int) -> None:
+    files, _ = ingest_files.discover([str(logs)])
+    (logs / "session-00003.jsonl").unlink()
+    tasks = [workers.Task(file, None, number) for number, file in enumerate(files, 1)]
+    outcomes = list(workers.read_all(tasks, {}, jobs))
+    errors = [Path(task.found.path).name for task, out in zip(tasks, outcomes, strict=True) if isinstance(out, OSError)]
+    assert errors == ["session-00003.jsonl"]
+    numbers = [out[0].row["source_id"] for out in outcomes if not isinstance(out, OSError)]
+    assert numbers == [task.source_id for task in tasks if "00003" not in task.found.path]
+
+
+def test_one_worker_for_little_and_a_core_each_for_much() -> None:
+    assert workers.choose_jobs(workers.WORTH_BYTES - 1) == 1
+    assert workers.choose_jobs(workers.WORTH_BYTES) == workers.count_cores()
+    assert workers.choose_jobs(1, 3) == 3
+
+
+def test_progress_tells_of_every_file_and_byte(logs: Path, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int, int, int]] = []
+    run.ingest(Lake(tmp_path / "lake"), [str(logs)], Settings(), jobs=2, progress=lambda *step: told.append(step))
+    read = [step for step in told if step[4]]
+    size = sum(path.stat().st_size for path in logs.iterdir())
+    assert [step[1] for step in read] == list(range(1, FILES + 2))
+    assert read[-1][3] == read[-1][4] == size
+    assert [step[0] for step in told[len(read) :]] == ["deriving"]
+
+
+def invoke(lake: Path, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli.app, ["--lake", str(lake), "ingest", *words])
+    return (result.exception.exit_code if hasattr(result.exception, "exit_code") else result.exit_code), result.stdout
+
+
+def test_a_dry_run_tells_each_file_and_leaves_no_trace(logs: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+
+    def rows() -> dict[str, dict[str, object]]:
+        code, out = invoke(lake, str(logs), "--dry-run", "--json")
+        assert code == 0
+        return {Path(row["source_file"]).name: row for row in json.loads(out)["rows"]}
+
+    assert {row["state"] for row in rows().values()} == {"new"}
+    assert not lake.exists()
+    ingest(lake, logs, 1)
+    before = {path: path.stat().st_mtime_ns for path in lake.rglob("*")}
+    with (logs / "session-00000.jsonl").open("ab") as file:
+        file.write(b'{"type":"summary"}\n')
+    (logs / "session-00001.jsonl").write_bytes((logs / "session-00002.jsonl").read_bytes())
+    (logs / "session-00003.jsonl").unlink()
+    seen = rows()
+    assert {name: row["state"] for name, row in seen.items()} == {
+        "notes.json": "same",
+        "session-00000.jsonl": "grown",
+        "session-00001.jsonl": "changed",
+        "session-00002.jsonl": "same",
+        "session-00003.jsonl": "gone",
+        "session-00004.jsonl": "same",
+    }
+    assert seen["session-00000.jsonl"]["bytes_to_read"] == 19
+    assert seen["session-00001.jsonl"]["bytes_to_read"] == (logs / "session-00001.jsonl").stat().st_size
+    assert {path: path.stat().st_mtime_ns for path in lake.rglob("*")} == before
+
+
+def test_strict_writes_nothing_where_a_line_is_rejected(logs: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert invoke(lake, str(logs), "--strict")[0] == 4
+    assert Lake.open(lake).snapshot().files == ()
+    (logs / "session-00001.jsonl").unlink()
+    (logs / "notes.json").unlink()
+    assert invoke(lake, str(logs), "--strict")[0] == 0
+    assert Lake.open(lake).snapshot().files != ()
+
+
+def test_strict_and_a_number_of_rejects_contradict_each_other(logs: Path, tmp_path: Path) -> None:
+    assert invoke(tmp_path / "lake", str(logs), "--strict", "--max-rejects", "2")[0] == 2
+
+
+LIGHT = """
+import sys
+from loopstats import cli
+code = cli.run_command(sys.argv[1:])
+print("heavy:", sorted({"polars", "pyarrow", "duckdb", "scipy"} & set(sys.modules)))
+sys.exit(code)
+"""
+
+
+def second_run(lake: Path, folder: Path) -> list[str]:
+    words = [sys.executable, "-c", LIGHT, "--lake", str(lake), "ingest", str(folder)]
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    return done.stdout.splitlines()
+
+
+def test_a_run_without_news_is_answered_before_anything_heavy_is_loaded(logs: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    ingest(lake, logs, 1)
+    same = "files: 0 new, 0 grown, 6 same, 0 gone, 0 skipped"
+    assert second_run(lake, logs) == [same, "heavy: []"]
+    (logs / "session-00004.jsonl").unlink()
+    told = second_run(lake, logs)
+    assert told[-2:] == ["files: 0 new, 0 grown, 5 same, 1 gone, 0 skipped", "heavy: ['polars']"]
+    assert second_run(lake, logs) == ["files: 0 new, 0 grown, 5 same, 0 gone, 0 skipped", "heavy: []"]
+
+
+def test_no_shortcut_past_other_settings_or_a_commit_that_was_not_published(logs: Path, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    ingest(lake, logs, 1)
+    digests = {"rule_digest": Settings().rule_digest, "derived_digest": Settings().derived_digest}
+    assert found.nothing_new(lake, [str(logs)], digests) is not None
+    assert found.nothing_new(lake, [str(logs)], digests | {"rule_digest": "another"}) is None
+    manifest = json.loads((lake / found.MANIFEST).read_text())
+    (lake / found.MANIFEST).write_text(json.dumps(manifest | {"generation": manifest["generation"] - 1}))
+    assert found.nothing_new(lake, [str(logs)], digests) is None
+    assert found.nothing_new(tmp_path / "nowhere", [str(logs)], digests) is None
