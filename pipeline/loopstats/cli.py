@@ -1167,6 +1167,35 @@ def ladder(
         answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
 
 
+@app.command()
+def doctor(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
+    """Say what needs a hand: the lake, what it could not read or class, and the live hook; exit 5 where one does."""
+    answer = _answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import doctor as health
+    from loopstats import hooks
+    from loopstats.store import Lake
+
+    given: Globals = context.obj
+    store = Lake(given.root)
+    _, meta = store.peek()
+    found = [health.Finding("lake", "look", f"none at {given.root}: run `loopstats ingest PATH`")]
+    if meta:
+        snapshot = store.snapshot()
+        found = health.lake(
+            meta,
+            given.settings().derived_digest,
+            snapshot.read("sources"),
+            snapshot.scan("steps").select("tool", "kind", "outcome").collect(),
+            snapshot.scan("turns").select("model", "tokens_output", "cost_micros").collect(),
+        )
+    found += health.hook(hooks.status(Path.cwd(), os.environ, now_us()), hooks.faults(os.environ))
+    _write_static(answer, "doctor", pl.DataFrame([vars(one) for one in found]))
+    if any(one.state == "mend" for one in found):
+        raise typer.Exit(FINDING)
+
+
 hook_app = typer.Typer(
     help="The live hook of coding agents: put it in, take it out, prove that it fires, try it.",
     no_args_is_help=True,
