@@ -9,6 +9,30 @@ import hashlib
 from typing import Any
 
 ATTEMPTS = ("edit", "verify", "execute", "communicate", "operate", "other")
+COMPARED = [
+    "run_id",
+    "signature",
+    "rule",
+    "is_enrolled",
+    "detected_step",
+    "count_events",
+    "count_targets",
+    "count_decisions",
+    "span_steps",
+    "failures_before",
+    "is_interrupted",
+    "arm_bp",
+    "arm",
+    "outcome",
+    "outcome_step",
+    "outcome_final",
+    "is_relapsed",
+    "is_sidestepped",
+    "outcome_10",
+    "outcome_20",
+    "outcome_50",
+]
+"""Columns of a loop row on which the stages, the lake and this walk must agree."""
 
 
 def is_attempt(step: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ import oracle
 from corpus_lake import CORPUS, corpus_tables
 from loopstats import rule
 from loopstats.config import Settings
-from test_line import COMPARED
+from oracle import COMPARED
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "corpus.csv"
 COLUMNS = (

@@ -12,31 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lines import assert_same, events, expected_loops, ingest, log_of, tables_of
+from oracle import COMPARED
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-COMPARED = [
-    "run_id",
-    "signature",
-    "rule",
-    "is_enrolled",
-    "detected_step",
-    "count_events",
-    "count_targets",
-    "count_decisions",
-    "span_steps",
-    "failures_before",
-    "is_interrupted",
-    "arm_bp",
-    "arm",
-    "outcome",
-    "outcome_step",
-    "outcome_final",
-    "is_relapsed",
-    "is_sidestepped",
-    "outcome_10",
-    "outcome_20",
-    "outcome_50",
-]
 
 
 def scratch() -> Path:

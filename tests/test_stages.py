@@ -18,29 +18,6 @@ from loopstats.tables import DELIVERIES, DETECTIONS, SESSIONS, STEPS, TURNS
 MATURITY = 1_000
 SALT = "pepper"
 
-COMPARED = [
-    "run_id",
-    "signature",
-    "rule",
-    "is_enrolled",
-    "detected_step",
-    "count_events",
-    "count_targets",
-    "count_decisions",
-    "span_steps",
-    "failures_before",
-    "is_interrupted",
-    "arm_bp",
-    "arm",
-    "outcome",
-    "outcome_step",
-    "outcome_final",
-    "is_relapsed",
-    "is_sidestepped",
-    "outcome_10",
-    "outcome_20",
-    "outcome_50",
-]
 
 step_values = st.tuples(
     st.sampled_from(["edit", "edit", "verify", "execute", "other", "read", "plan", "research"]),
@@ -155,7 +132,7 @@ def run_stages(steps: pl.DataFrame, sessions: pl.DataFrame) -> list[dict[str, An
     keys = ["run_id", "signature", "rule", "is_enrolled"]
     return (
         loops.join(judged.drop("detected_step", "detected_at"), on=keys, how="left")
-        .select(COMPARED)
+        .select(oracle.COMPARED)
         .sort(keys)
         .to_dicts()
     )
@@ -169,7 +146,7 @@ def test_stages_equal_the_plain_walk(sessions: list[Any]) -> None:
         row for runs, enrolment in plain for row in oracle.loops_of_session(runs, enrolment, SALT, 4000, MATURITY)
     ]
     expected = sorted(
-        ({k: row[k] for k in COMPARED} for row in expected),
+        ({k: row[k] for k in oracle.COMPARED} for row in expected),
         key=lambda r: (r["run_id"], r["signature"], r["rule"], r["is_enrolled"]),
     )
     assert run_stages(steps, session_frame) == expected
