@@ -1,0 +1,86 @@
+"""The command line: parses, calls, prints; owns stderr and the exit codes, and works on no data.
+
+A room of its own because manners live here: stdout is data and stderr is talk, every error is one line with its
+documented exit code, a closed pipe is no error, and what a command does not need is not imported. Each module beside
+this one adds its commands to the `app` of `base`; the order of the imports is the order of `--help`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from loopstats.cli import ingest, live, reading, simulate
+from loopstats.cli.base import Globals, app, drop_stdout, say
+from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
+
+__all__ = ["Globals", "app", "hoisted", "ingest", "live", "main", "reading", "run_command", "say", "simulate"]
+
+GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
+GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: runs the command and exits with its code."""
+    code = run_command(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        drop_stdout()
+    sys.exit(code)
+
+
+def hoisted(arguments: list[str]) -> list[str]:
+    """The arguments with the global options first, wherever they stood; UsageError where one lacks its value."""
+    front: list[str] = []
+    rest: list[str] = []
+    items = iter(arguments)
+    for item in items:
+        if item == "--":
+            rest += [item, *items]
+        elif item in GLOBAL_FLAGS or item.startswith(tuple(f"{name}=" for name in GLOBAL_VALUES)):
+            front.append(item)
+        elif item in GLOBAL_VALUES:
+            value = next(items, None)
+            if value is None:
+                raise UsageError(f"{item}: a value is needed (see loopstats --help)")
+            front += [item, value]
+        else:
+            rest.append(item)
+    return front + rest
+
+
+def run_command(arguments: list[str] | None = None) -> int:
+    """Run one command; its exit code. Errors have been said."""
+    try:
+        result = app(
+            args=hoisted(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, prog_name="loopstats"
+        )
+        return result if isinstance(result, int) else OK
+    except KeyboardInterrupt:
+        say("interrupted")
+        return INTERRUPT
+    except Exception as error:
+        if os.environ.get("LOOPSTATS_DEBUG") == "1":
+            import traceback
+
+            traceback.print_exc()
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong in one line; the exit code for it."""
+    if isinstance(error, LoopstatsError):
+        say(str(error))
+        return error.exit_code
+    if type(error).__name__ == "Abort":
+        say("interrupted")
+        return INTERRUPT
+    if callable(message := getattr(error, "format_message", None)):
+        say(f"{message()} (see loopstats --help)")
+        return USAGE
+    if isinstance(error, OSError):
+        say(f"{error.filename or 'I/O error'}: {error.strerror or error}")
+        return IO
+    say(f"internal error: {type(error).__name__}: {error} (LOOPSTATS_DEBUG=1 shows where; please report it)")
+    return INTERNAL

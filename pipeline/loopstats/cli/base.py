@@ -1,0 +1,298 @@
+"""What every command shares: the global options, where an answer goes, and the options of reading commands.
+
+A room of its own because each file beside it adds commands to the one `app` that stands here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopstats import __version__
+from loopstats.errors import NothingError, UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from loopstats.config import Settings
+    from loopstats.output import Envelope, Layout
+    from loopstats.query import Filters
+    from loopstats.store import Snapshot
+    from loopstats.when import Interval
+
+
+app = typer.Typer(
+    name="loopstats",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Does what you do against stuck agents help? Break-rate lift against a blind control arm, from agent logs.",
+    epilog="Exit codes: 0 ok, 1 internal error, 2 usage, 3 nothing matched, 4 too many rejects, "
+    "5 a check found something, 74 I/O error, 75 lake locked, 130 interrupt.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True)
+class Globals:
+    """The global options, as given."""
+
+    lake: Path | None
+    config: Path | None
+    is_quiet: bool
+    is_verbose: bool
+    has_progress: bool
+    color: str
+    tz: str
+
+    @property
+    def root(self) -> Path:
+        """The folder of the lake."""
+        if self.lake is not None:
+            return self.lake
+        import platformdirs
+
+        return Path(platformdirs.user_data_path("loopstats")) / "lake"
+
+    def settings(self) -> Settings:
+        """The settings of all configuration files."""
+        import platformdirs
+
+        from loopstats import config
+
+        return config.load(self.config, Path(platformdirs.user_config_path("loopstats")) / "loopstats.toml", Path.cwd())
+
+    def snapshot(self) -> Snapshot:
+        """The newest generation of the lake."""
+        from loopstats.store import Lake
+
+        return Lake.open(self.root).snapshot()
+
+    def note(self, text: str) -> None:
+        """Talk, unless `--quiet`."""
+        if not self.is_quiet:
+            say(text)
+
+    def is_coloured(self, path: Path | None) -> bool:
+        """Whether stdout gets colours."""
+        if self.color != "auto":
+            return self.color == "always"
+        return (
+            path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Where and how a command answers."""
+
+    context: Globals
+    format_name: str
+    path: Path | None
+
+    @property
+    def is_plain_table(self) -> bool:
+        """A person reads it."""
+        return self.format_name == "table"
+
+    def layout(self, columns: tuple[str, ...] = ()) -> Layout:
+        """The table's layout on this terminal."""
+        import shutil
+
+        from loopstats.output import Layout
+
+        return Layout(
+            max(shutil.get_terminal_size((100, 24)).columns, 20), self.context.is_coloured(self.path), columns
+        )
+
+    def rows(self, frame: pl.DataFrame, envelope: Envelope, layout: Layout | None = None) -> None:
+        """Write a frame."""
+        from loopstats import output
+
+        self.pieces(output.render(frame, self.format_name, envelope, layout))
+        if self.is_plain_table and layout is not None and frame.height and (hidden := output.left_out(frame, layout)):
+            self.context.note(f"not shown at width {layout.width}: {', '.join(hidden)} (-f json has every column)")
+
+    def pieces(self, pieces: Iterable[bytes]) -> None:
+        """Write bytes to the file or to stdout."""
+        from loopstats import output
+
+        if self.path is not None:
+            output.write_file(self.path, pieces)
+            return
+        if self.format_name == "parquet" and sys.stdout.isatty():
+            raise UsageError("-f parquet is binary; name a file with -o FILE, or pipe it")
+        try:
+            sys.stdout.flush()
+            output.write_stream(sys.stdout.buffer, pieces)
+        except BrokenPipeError:
+            drop_stdout()
+
+
+def now_us() -> int:
+    """The clock, in whole seconds, so that what is printed can be typed again as `--as-of`."""
+    return time.time_ns() // 1_000_000_000 * 1_000_000
+
+
+def say(text: str) -> None:
+    """One line on stderr; nothing in it reaches the terminal as a command."""
+    line = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text.replace("\n", " "))
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"loopstats: {line}\n")
+        sys.stderr.flush()
+
+
+def _version(is_asked: bool) -> None:
+    if is_asked:
+        sys.stdout.write(f"loopstats {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    context: typer.Context,
+    lake: Annotated[
+        Path | None, typer.Option("--lake", metavar="DIR", envvar="LOOPSTATS_LAKE", help="Folder of the lake.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Configuration file, over the user's and ./loopstats.toml."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only data and errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
+    color: Annotated[
+        str, typer.Option("--color", metavar="auto|always|never", help="Colours on stdout; NO_COLOR is respected.")
+    ] = "auto",
+    tz: Annotated[
+        str, typer.Option("--tz", metavar="ZONE", help="Zone of dates in --since, --until and --as-of.")
+    ] = "UTC",
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    if color not in ("auto", "always", "never"):
+        raise UsageError(f"--color {color}: use auto, always or never")
+    context.obj = Globals(lake, config, quiet, verbose and not quiet, not no_progress, color, tz)
+
+
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="WHEN", help="From: 90min 24h 7d 4w 6mo 1y, YYYY-MM-DD, ISO 8601, today, yesterday, all."
+    ),
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="WHEN", help="Up to, this instant not included.")]
+AsOf = Annotated[str | None, typer.Option("--as-of", metavar="WHEN", help="What was known then; default now.")]
+Project = Annotated[list[str] | None, typer.Option("--project", metavar="NAME", help="Only this project (repeatable).")]
+Model = Annotated[list[str] | None, typer.Option("--model", metavar="NAME", help="Only this model (repeatable).")]
+Harness = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--harness", metavar="NAME", help="Only this agent program, with or without its version (repeatable)."
+    ),
+]
+Tool = Annotated[list[str] | None, typer.Option("--tool", metavar="NAME", help="Only this tool (repeatable).")]
+Where = Annotated[str | None, typer.Option("--where", metavar="SQL", help="Only rows that meet this SQL condition.")]
+Format = Annotated[
+    str | None, typer.Option("--format", "-f", metavar="FORMAT", help="table, json, jsonl, csv, parquet or md.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Short for -f json.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file, whole or not at all.")
+]
+
+
+@contextlib.contextmanager
+def progress_bar(given: Globals) -> Iterator[Callable[[str, int, int], None] | None]:
+    if given.is_quiet or not given.has_progress or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(name: str, number: int, total: int) -> None:
+            printable = "".join(c if c.isprintable() else "?" for c in name)
+            bar.update(task, completed=number, total=total, description=escape(printable[-60:]))
+
+        yield tell
+
+
+def split_names(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(name.strip() for item in given or () for name in item.split(",") if name.strip())
+
+
+def write_static(answer: Answer, command: str, frame: pl.DataFrame, columns: tuple[str, ...] = ()) -> None:
+    from loopstats.output import Envelope
+    from loopstats.when import iso
+
+    envelope = Envelope(command, iso(now_us()), answer.context.tz, answer.context.settings().rule_digest)
+    answer.rows(frame, envelope, answer.layout(columns))
+
+
+def write_or_nothing(
+    answer: Answer, frame: pl.DataFrame, envelope: Envelope, columns: tuple[str, ...], what: str
+) -> None:
+    if frame.height or not answer.is_plain_table:
+        answer.rows(frame, envelope, answer.layout(columns))
+    if not frame.height:
+        raise NothingError(f"no {what} match")
+
+
+def make_answer(context: typer.Context, format_name: str | None, is_json: bool, path: Path | None) -> Answer:
+    from loopstats.output import format_of
+
+    if is_json and format_name not in (None, "json"):
+        raise UsageError(f"--json and -f {format_name}: choose one")
+    return Answer(context.obj, format_of("json" if is_json else format_name, path), path)
+
+
+def make_interval(context: typer.Context, since: str | None, until: str | None, as_of: str | None) -> Interval:
+    from loopstats import when
+
+    given: Globals = context.obj
+    interval = when.resolve(since, until, as_of, given.tz, now_us())
+    given.note(str(interval))
+    if given.is_verbose:
+        given.note(f"lake {given.root}")
+    return interval
+
+
+def make_filters(
+    project: list[str] | None,
+    model: list[str] | None,
+    harness: list[str] | None,
+    tool: list[str] | None,
+    where: str | None,
+) -> Filters:
+    from loopstats.query import Filters
+
+    return Filters(tuple(project or ()), tuple(model or ()), tuple(harness or ()), tuple(tool or ()), where)
+
+
+def make_envelope(
+    answer: Answer, command: str, interval: Interval, settings: Settings, warnings: tuple[str, ...] = ()
+) -> Envelope:
+    from loopstats.output import Envelope
+    from loopstats.when import iso
+
+    return Envelope(command, iso(interval.as_of_us), interval.tz, settings.rule_digest, interval.to_json(), warnings)
+
+
+def drop_stdout() -> None:
+    """The reader has gone: nothing more is written, and nothing is said at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,195 @@
+"""`ingest`: what was read, folded, rejected and waits, as a table or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loopstats.cli.base import Answer, Globals, Json, app, now_us, say
+from loopstats.errors import LoopstatsError, NothingError, UsageError
+
+if TYPE_CHECKING:
+    from loopstats.config import Settings
+
+
+REJECTS_SHOWN = 20
+FILE_STATES = ("new", "grown", "same", "gone", "skipped")
+INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
+
+
+@app.command()
+def ingest(
+    context: typer.Context,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Log files and folders.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Read every file anew.")] = False,
+    max_rejects: Annotated[
+        int | None,
+        typer.Option("--max-rejects", metavar="N", min=0, help="Write nothing and exit 4 with more rejects."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Write nothing and exit 4 with any reject.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be read; write nothing.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            metavar="N",
+            min=1,
+            help="Processes that read; default 1 below 100 MB of new data, else a core each.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read new and grown log files into the lake."""
+    from loopstats import found
+
+    given: Globals = context.obj
+    if not paths:
+        raise UsageError("ingest: name at least one file or folder, e.g. `loopstats ingest ~/.claude/projects`")
+    if strict and max_rejects:
+        raise UsageError(f"--strict allows no reject, --max-rejects {max_rejects} does: give one of them")
+    settings = given.settings()
+    answer = Answer(given, "json" if json else "table", None)
+    if not (full or dry_run or json):
+        digests = {"rule_digest": settings.rule_digest, "derived_digest": settings.derived_digest}
+        summary = found.nothing_new(given.root, paths, digests)
+        if summary is not None and summary["files_same"]:
+            sys.stdout.write(_file_line(summary))
+            _note_lake(given, summary)
+            return
+    # Only here: where nothing is new, nothing heavy is imported.
+    from loopstats import run
+    from loopstats.store import Lake
+
+    if dry_run:
+        _print_preview(answer, run.preview(Lake(given.root), paths, settings, is_full=full), settings)
+        return
+    with _ingest_progress(given) as progress:
+        summary = run.ingest(
+            Lake(given.root),
+            paths,
+            settings,
+            is_full=full,
+            max_rejects=0 if strict else max_rejects,
+            jobs=jobs,
+            progress=progress,
+        )
+    _say_rejects(summary["rejects"])
+    _print_ingest(answer, summary, settings)
+    if summary["unbalanced"]:
+        names = ", ".join(summary["unbalanced"][:3])
+        raise LoopstatsError(
+            f"{len(summary['unbalanced'])} files have lines that are not accounted for ({names}); "
+            "see `loopstats sql conservation`"
+        )
+    if not summary["rejects"] and not any(summary[f"files_{name}"] for name in ("new", "grown", "same", "gone")):
+        raise NothingError(f"no log file under {', '.join(paths)}")
+
+
+def _print_preview(answer: Answer, rows: list[dict[str, Any]], settings: Settings) -> None:
+    import polars as pl
+
+    from loopstats.output import Envelope
+    from loopstats.when import iso
+
+    if not rows:
+        raise NothingError("no file there")
+    schema = {"state": pl.String, "bytes_to_read": pl.Int64, "size_bytes": pl.Int64, "source_file": pl.String}
+    frame = pl.DataFrame(rows, schema=schema)
+    answer.rows(
+        frame,
+        Envelope("ingest-dry-run", iso(now_us()), answer.context.tz, settings.rule_digest),
+        answer.layout(tuple(schema)),
+    )
+    counts = ", ".join(f"{n} {state}" for state, n in frame.group_by("state").len().sort("state").iter_rows())
+    answer.context.note(f"{counts}; {frame['bytes_to_read'].sum():,} bytes to read; nothing was written")
+
+
+def _say_rejects(rejects: list[tuple[str, int, str]]) -> None:
+    for file, line, reason in rejects[:REJECTS_SHOWN]:
+        say(f"rejected {file}:{line}: {reason}" if line else f"rejected {file}: {reason}")
+    if len(rejects) > REJECTS_SHOWN:
+        say(f'… and {len(rejects) - REJECTS_SHOWN} more (loopstats sql "select * from rejects")')
+
+
+def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -> None:
+    import polars as pl
+
+    from loopstats.output import Envelope, canonical
+    from loopstats.when import iso
+
+    files = {name: summary[f"files_{name}"] for name in FILE_STATES}
+    experimental = sorted(row["format"] for row in summary["formats"] if row["is_experimental"])
+    warnings = tuple(f"format {name} is experimental: no real file stands behind its reader" for name in experimental)
+    frame = pl.DataFrame(summary["formats"], infer_schema_length=None)
+    if not answer.is_plain_table:
+        head = Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest).head()
+        body = {
+            **head,
+            "files": files,
+            "rows": summary["formats"],
+            "rejects": len(summary["rejects"]),
+            "turns_told": summary["turns_told"],
+            "turns_priced": summary["turns_priced"],
+            "warnings": list(warnings),
+        }
+        answer.pieces([canonical(body).encode() + b"\n"])
+        return
+    if frame.height:
+        label = pl.when(pl.col("format") == "").then(pl.lit("(unknown)")).otherwise(pl.col("format"))
+        shown = frame.with_columns(
+            pl.when("is_experimental").then(label + " (experimental)").otherwise(label).alias("format")
+        )
+        answer.rows(
+            shown,
+            Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest),
+            answer.layout(INGEST_COLUMNS),
+        )
+    answer.pieces([_file_line(summary).encode()])
+    _note_lake(answer.context, summary)
+
+
+def _file_line(summary: dict[str, Any]) -> str:
+    counts = (f"{summary[f'files_{name}']} {name}" for name in FILE_STATES)
+    return f"files: {', '.join(counts)}\n"
+
+
+def _note_lake(given: Globals, summary: dict[str, Any]) -> None:
+    given.note(
+        f"lake {given.root}: {summary['tables']['steps']} steps, {summary['tables']['loops']} loops; "
+        f"price known for {summary['turns_priced']} of {summary['turns_told']} turns with tokens"
+    )
+
+
+@contextlib.contextmanager
+def _ingest_progress(given: Globals) -> Iterator[Callable[[str, int, int, int, int], None] | None]:
+    """Files, bytes, rate and time left, on a terminal only."""
+    if given.is_quiet or not given.has_progress or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[files]}"),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, files="")
+
+        def tell(name: str, number: int, count: int, done_bytes: int, total_bytes: int) -> None:
+            printable = "".join(c if c.isprintable() else "?" for c in name)
+            if total_bytes:
+                bar.update(task, completed=done_bytes, total=total_bytes)
+            unit = "files" if total_bytes else "buckets"
+            bar.update(task, files=f"{number}/{count} {unit}", description=escape(printable[-40:]))
+
+        yield tell

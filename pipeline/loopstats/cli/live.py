@@ -1,0 +1,141 @@
+"""The live side: `hook` puts the collector into an agent, `doctor` says what needs a hand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopstats.cli.base import Format, Globals, Json, Output, app, make_answer, now_us, write_static
+from loopstats.errors import FINDING
+
+if TYPE_CHECKING:
+    from loopstats.hooks import Change
+
+
+HOOK_COLUMNS = ("agent", "scope", "settings", "firing", "last_fired", "sessions", "path")
+
+
+@app.command()
+def doctor(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
+    """Say what needs a hand: the lake, what it could not read or class, and the live hook; exit 5 where one does."""
+    answer = make_answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import doctor as health
+    from loopstats import hooks
+    from loopstats.store import Lake
+
+    given: Globals = context.obj
+    store = Lake(given.root)
+    _, meta = store.peek()
+    found = [health.Finding("lake", "look", f"none at {given.root}: run `loopstats ingest PATH`")]
+    if meta:
+        snapshot = store.snapshot()
+        found = health.lake(
+            meta,
+            given.settings().derived_digest,
+            snapshot.read("sources"),
+            snapshot.scan("steps").select("tool", "kind", "outcome").collect(),
+            snapshot.scan("turns").select("model", "tokens_output", "cost_micros").collect(),
+        )
+    found += health.hook(hooks.status(Path.cwd(), os.environ, now_us()), hooks.faults(os.environ))
+    write_static(answer, "doctor", pl.DataFrame([vars(one) for one in found]))
+    if any(one.state == "mend" for one in found):
+        raise typer.Exit(FINDING)
+
+
+hook_app = typer.Typer(
+    help="The live hook of coding agents: put it in, take it out, prove that it fires, try it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(hook_app, name="hook")
+
+HookAgent = Annotated[str, typer.Option("--agent", metavar="NAME", help="claude-code or codex.")]
+Scope = Annotated[
+    str, typer.Option("--scope", metavar="user|project", help="Whose settings; a project is this folder.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference, change nothing.")]
+
+
+@hook_app.command("install")
+def hook_install(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
+    """Merge the hook into an agent's settings; what was there stays, a copy is kept beside it."""
+    from loopstats import hooks
+
+    change = hooks.install(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
+    _tell_change(context.obj, change, "installed in", dry_run)
+
+
+@hook_app.command("uninstall")
+def hook_uninstall(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
+    """Take the hook out again; settings that were not touched since come back byte for byte."""
+    from loopstats import hooks
+
+    change = hooks.uninstall(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
+    _tell_change(context.obj, change, "taken out of", dry_run)
+
+
+@hook_app.command("status")
+def hook_status(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
+    """Tell per agent how its settings stand, and from the spool when its hook last fired."""
+    answer = make_answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import hooks
+
+    found = hooks.status(Path.cwd(), os.environ, now_us())
+    rows = [vars(row) | {"notes": "; ".join(row.notes)} for row in found]
+    write_static(answer, "hook_status", pl.DataFrame(rows), HOOK_COLUMNS)
+    for row in found:
+        for note in row.notes:
+            answer.context.note(f"{row.agent} ({row.scope}): {note}")
+    noted = hooks.faults(os.environ)
+    if noted:
+        answer.context.note(f"the hook noted faults, the last: {noted[0]['fault']} at {noted[0]['ts']}")
+    if any(row.settings in ("partial", "moved", "unreadable") for row in found):
+        raise typer.Exit(FINDING)
+
+
+@hook_app.command("test")
+def hook_test(
+    context: typer.Context,
+    agent: HookAgent,
+    scope: Scope = "user",
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Feed a recorded session through the installed command line, once for each arm, into a spool of its own."""
+    answer = make_answer(context, format_, json, output)
+    import polars as pl
+
+    from loopstats import hooks
+
+    checks = hooks.trial(hooks.agent_named(agent), scope, Path.cwd(), os.environ)
+    write_static(answer, "hook_test", pl.DataFrame([vars(check) for check in checks]))
+    if not all(check.is_ok for check in checks):
+        raise typer.Exit(FINDING)
+
+
+@hook_app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def hook_run(context: typer.Context) -> None:
+    """Answer one event on stdin, as the agent would start it but slower: for trying out."""
+    from loopstats import hook
+
+    hook.main(context.args)
+
+
+def _tell_change(given: Globals, change: Change, words: str, is_dry: bool) -> None:
+    if is_dry:
+        sys.stdout.write(change.diff)
+    given.note(
+        f"{change.path}: nothing to change" if change.is_none else f"{'would be ' * is_dry}{words} {change.path}"
+    )
+    for note in change.notes:
+        given.note(note)

@@ -1,0 +1,639 @@
+"""The commands that read the lake and change nothing: `lift`, `loops`, `drift`, `audit`, `runs`, `sql` and their like.
+
+`lift --record` alone writes: the estimate of a night.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from loopstats.cli.base import (
+    Answer,
+    AsOf,
+    Format,
+    Globals,
+    Harness,
+    Json,
+    Model,
+    Output,
+    Project,
+    Since,
+    Tool,
+    Until,
+    Where,
+    app,
+    make_answer,
+    make_envelope,
+    make_filters,
+    make_interval,
+    now_us,
+    split_names,
+    write_or_nothing,
+    write_static,
+)
+from loopstats.errors import FINDING, NothingError, UsageError
+
+if TYPE_CHECKING:
+    from loopstats.config import Settings
+    from loopstats.estimate import Readout
+    from loopstats.when import Interval
+
+
+SHORT_ID = 8
+LOOP_COLUMNS = (
+    "loop",
+    "outcome",
+    "tool",
+    "message",
+    "detected_at",
+    "arm",
+    "error_code",
+    "count_events",
+    "steps_to_outcome",
+    "rule",
+    "is_enrolled",
+    "model",
+    "project",
+    "run",
+    "harness",
+)
+TOOL_COLUMNS = (
+    "tool",
+    "kind",
+    "kind_source",
+    "count_steps",
+    "count_failures",
+    "count_unknown",
+    "count_vetoed",
+    "count_runs",
+    "is_attempt",
+)
+HISTORY_COLUMNS = (
+    "as_of",
+    "scope",
+    "lift",
+    "nightly",
+    "verdict",
+    "revision",
+    "experiment",
+    "treated",
+    "holdout",
+    "since",
+    "reasons",
+)
+DRIFT_COLUMNS = (
+    "run",
+    "reason",
+    "first_step",
+    "detected_step",
+    "length",
+    "lead_steps",
+    "tokens",
+    "cost_micros",
+    "tool",
+    "detected_at",
+    "rule",
+    "harness",
+    "model",
+    "project",
+)
+AUDIT_COLUMNS = ("finding", "rate", "unit", "about", "count_rows")
+AUDIT_ROW_COLUMNS = ("finding", "run", "step", "detail", "at")
+GROUP_COLUMNS = (
+    "n",
+    "solved",
+    "n_judged",
+    "steps_p50",
+    "steps_p90",
+    "tokens_p50",
+    "runs_with_drifts",
+    "runs_with_loops",
+    "runs_with_echoes",
+    "unverified",
+    "n_edited",
+    "right_endings",
+    "n_endings",
+    "false_claims",
+    "n_claims",
+)
+RUN_COLUMNS = (
+    "run",
+    "count_steps",
+    "solved",
+    "tokens",
+    "distinct_ratio",
+    "count_state_changes",
+    "longest_frozen",
+    "count_loops",
+    "count_drifts",
+    "count_echoes",
+    "is_unverified",
+    "last_verify",
+    "ending",
+    "claimed",
+    "model",
+    "project",
+    "harness",
+    "last_at",
+)
+TIER_COLUMNS = (
+    "tier",
+    "name",
+    "after_cycles",
+    "runs_fired",
+    "n_runs",
+    "runs_in_log",
+    "count_cleared",
+    "cleared_first_by",
+    "count_lifted",
+    "steps_left",
+    "tokens_left",
+    "cost_left_micros",
+    "n_priced",
+)
+FAULT_COLUMNS = ("fault", "is_fault", "x", "n", "about", "detail", "run_id", "step")
+
+
+@app.command()
+def lift(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    by: Annotated[
+        list[str] | None, typer.Option("--by", metavar="COLUMN,...", help="Split by facts known at detection.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show every check and sensitivity.")] = False,
+    experiment: Annotated[
+        str | None, typer.Option("--experiment", metavar="NAME", help="Only this experiment, beside the replay.")
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Also write every scope's estimate to the lake, for the nightly history.")
+    ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="List the recorded nights; --since and --until choose them by as-of.")
+    ] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Compare the break rates of the arms, with intervals and sample sizes."""
+    answer = make_answer(context, format_, json, output)
+    if record or history:
+        if by or project or model or harness or tool or where or (record and history):
+            raise UsageError("--record and --history take no split, no filter and not each other: a night is whole")
+        interval = make_interval(context, since, until, as_of)
+        _history(answer, interval, experiment) if history else _record(answer, interval, experiment, all_)
+        return
+    interval = make_interval(context, since, until, as_of)
+    given: Globals = context.obj
+    snapshot = given.snapshot()
+    settings = given.settings()
+    from loopstats import estimate, query
+
+    columns = tuple(name.strip() for item in by or () for name in item.split(",") if name.strip())
+    estimate.check_early(columns, "split")
+    # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
+    read = dict(estimate.COLUMNS)
+    # A filter may name any column that is known at detection.
+    is_filtered = any((project, model, harness, tool, where))
+    read["loops"] = ("*",) if is_filtered else tuple({*read["loops"], *columns})
+    frame, sessions, detections, deliveries = (
+        snapshot.scan(name).select(read.get(name, "*")).collect()
+        for name in ("loops", "sessions", "detections", "deliveries")
+    )
+    chosen = query.early_filter(frame, interval, make_filters(project, model, harness, tool, where))
+    readout = estimate.lift(
+        frame,
+        sessions,
+        detections,
+        deliveries,
+        settings,
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+        by=columns,
+        where=chosen,
+    )
+    known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
+    readout = replace(readout, warnings=(*readout.warnings, *known))
+    _finish_lift(answer, readout, interval, settings, experiment, all_)
+
+
+def _finish_lift(
+    answer: Answer,
+    readout: Readout,
+    interval: Interval,
+    settings: Settings,
+    experiment: str | None,
+    is_all: bool,
+    is_record: bool = False,
+) -> None:
+    if experiment is not None:
+        readout = _only(readout, experiment)
+    _print_lift(answer, readout, interval, settings, is_all, is_record)
+    if not any(e.headline.treated.n + e.headline.holdout.n + sum(e.pending) for e in readout.estimates):
+        raise NothingError("no loops match")
+
+
+def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: bool) -> None:
+    """`lift --record`: what it prints in a data format leaves out what later events may still change."""
+    given = answer.context
+    if interval.as_of_us > now_us():
+        raise UsageError("--record: the as-of lies in the future, where outcomes are not known yet")
+    given.snapshot()
+    settings = given.settings()
+    from loopstats import estimate, run
+    from loopstats.store import Lake
+
+    readout, fresh = run.record_lift(
+        Lake(given.root),
+        settings,
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+    )
+    restated = int((fresh["revision"] > 0).sum())
+    given.note(f"recorded {fresh.height - restated} new and {restated} restated of {len(readout.estimates)} estimates")
+    if answer.is_plain_table:
+        snapshot = given.snapshot()
+        known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
+        readout = replace(readout, warnings=(*readout.warnings, *known))
+    _finish_lift(answer, readout, interval, settings, experiment, is_all, is_record=True)
+
+
+def _history(answer: Answer, interval: Interval, experiment: str | None) -> None:
+    from loopstats import run
+
+    frame = run.lift_history(
+        answer.context.snapshot(),
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+        experiment=experiment,
+    )
+    envelope = make_envelope(answer, "lift_history", interval, answer.context.settings())
+    shown = run.shown_history(frame) if answer.is_plain_table else frame
+    write_or_nothing(answer, shown, envelope, HISTORY_COLUMNS, "recorded nights")
+
+
+def _only(readout: Readout, experiment: str) -> Readout:
+    """The readout of one experiment, beside the replay."""
+
+    known = sorted({e.experiment for e in readout.estimates if e.experiment})
+    if experiment not in known:
+        raise NothingError(f"no experiment {experiment!r} in the logs; there are: {', '.join(known) or 'none'}")
+    names = ("", experiment)
+    return replace(
+        readout,
+        estimates=tuple(e for e in readout.estimates if e.experiment in names),
+        warnings=tuple(w for w in readout.warnings if w.experiment in names),
+    )
+
+
+def _print_lift(
+    answer: Answer, readout: Readout, interval: Interval, settings: Settings, is_all: bool, is_record: bool
+) -> None:
+    from loopstats import output, report
+
+    if answer.is_plain_table:
+        answer.pieces([report.lift_text(readout, answer.layout().width, all=is_all).rstrip("\n").encode() + b"\n"])
+        return
+    body = readout.to_json(interval.tz, with_known_now=not is_record)
+    if answer.format_name == "json":
+        answer.pieces([output.canonical(body).encode() + b"\n"])
+    elif answer.format_name == "jsonl":
+        answer.pieces(output.canonical(row).encode() + b"\n" for row in body["rows"])
+    else:
+        frame = output.frame_of_objects(body["rows"], has_nested=answer.format_name != "md")
+        answer.rows(frame, make_envelope(answer, "lift", interval, settings))
+
+
+@app.command()
+def loops(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List the loops, newest first."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    given: Globals = context.obj
+    snapshot = given.snapshot()
+    from loopstats import query
+
+    connection = query.open_snapshot(snapshot, interval.as_of_us)
+    frame = query.loops(connection, interval, make_filters(project, model, harness, tool, where))
+    envelope = make_envelope(answer, "loops", interval, given.settings())
+    write_or_nothing(
+        answer, query.shortened(frame, SHORT_ID) if answer.is_plain_table else frame, envelope, LOOP_COLUMNS, "loops"
+    )
+
+
+@app.command()
+def tools(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List every tool with its kind; unclassified ones first."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    given: Globals = context.obj
+    snapshot = given.snapshot()
+    from loopstats import query
+
+    connection = query.open_snapshot(snapshot, interval.as_of_us)
+    frame = query.tools(connection, interval, make_filters(project, model, harness, tool, where))
+    unclassified = query.unclassified(frame)
+    warnings = (unclassified,) if unclassified else ()
+    envelope = make_envelope(answer, "tools", interval, given.settings(), warnings)
+    write_or_nothing(answer, frame, envelope, TOOL_COLUMNS, "steps")
+    for warning in warnings:
+        given.note(warning)
+
+
+@app.command()
+def sql(
+    context: typer.Context,
+    query_text: Annotated[
+        str | None,
+        typer.Argument(metavar="[QUERY]", help="A SELECT, or the name of a question; without it, from stdin."),
+    ] = None,
+    as_of: AsOf = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Ask the lake in SQL, read-only."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, None, None, as_of)
+    given: Globals = context.obj
+    if query_text is None:
+        if sys.stdin.isatty():
+            raise UsageError(
+                'sql: give a query, e.g. `loopstats sql "select * from outcomes_by_arm"`, or see `loopstats queries`'
+            )
+        query_text = sys.stdin.read()
+    snapshot = given.snapshot()
+    from loopstats import query
+
+    question = query.named(query_text.strip())
+    frame = query.run(
+        query.open_snapshot(snapshot, interval.as_of_us), query_text if question is None else question.sql
+    )
+    answer.rows(frame, make_envelope(answer, "sql", interval, given.settings()), answer.layout())
+
+
+@app.command()
+def queries(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
+    """List the named questions that `sql` knows."""
+    answer = make_answer(context, format_, json, output)
+    from loopstats import query
+
+    write_static(answer, "queries", query.queries())
+
+
+@app.command()
+def schema(
+    context: typer.Context,
+    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="A table or view.")] = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List the tables and views, or the columns of one."""
+    answer = make_answer(context, format_, json, output)
+    from loopstats import query
+
+    write_static(answer, "schema", query.schema_tables() if table is None else query.schema_columns(table))
+
+
+@app.command(name="drift")
+def drift_(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also the rows of drift/0, the rule kept for comparison.")
+    ] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """List where runs turned in circles, newest first: reason, onset, length, cost and lead time."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings, query
+
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame, text = findings.drifts(tables, interval, make_filters(project, model, harness, tool, where), all_)
+    envelope = make_envelope(answer, "drift", interval, answer.context.settings(), (text,))
+    shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
+    answer.context.note(text)
+    write_or_nothing(answer, shown, envelope, DRIFT_COLUMNS, "drifts")
+
+
+@app.command()
+def audit(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    all_: Annotated[bool, typer.Option("--all", help="One row a finding instead of one line a kind.")] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Audit agents and their safety net: one line a kind of finding with its n; runs that ended in the interval."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings, query
+
+    tables = findings.chosen(
+        findings.tables_as_of(snapshot, interval.as_of_us), interval, make_filters(project, model, harness, None, where)
+    )
+    if not tables["runs"].height:
+        raise NothingError("no runs match")
+    frame = findings.audit(tables, all_)
+    shown = query.shortened_run(frame, SHORT_ID) if all_ and answer.is_plain_table else frame
+    envelope = make_envelope(answer, "audit", interval, answer.context.settings())
+    write_or_nothing(answer, shown, envelope, AUDIT_ROW_COLUMNS if all_ else AUDIT_COLUMNS, "findings")
+
+
+@app.command()
+def waste(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", metavar="COLUMN,...", help="week, tool, project, model, harness, group or rule."),
+    ] = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    tool: Tool = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Sum tokens and cost from detection or onset to outcome or end, each turn once, with the coverage of prices."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import findings
+
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame, text = findings.wasted(tables, interval, make_filters(project, model, harness, tool, where), split_names(by))
+    answer.context.note(text)
+    envelope = make_envelope(answer, "waste", interval, answer.context.settings(), (text,))
+    write_or_nothing(answer, frame, envelope, (), "turns")
+
+
+@app.command()
+def runs(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="COLUMN,...",
+            help="Distributions per version, model, group, harness, project, format, task or bait.",
+        ),
+    ] = None,
+    compare: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--compare",
+            metavar="A B",
+            help="Compare two values of the one column of --by (or period: START..END); exit 5 where runs of B are "
+            "longer and are not shown to solve more.",
+        ),
+    ] = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Evaluate the runs that ended in the interval: each, per group, or one group against another."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    snapshot = answer.context.snapshot()
+    from loopstats import compare as comparing
+    from loopstats import findings, query, when
+
+    names = split_names(by)
+    tables = findings.tables_as_of(snapshot, interval.as_of_us)
+    frame = findings.chosen(tables, interval, make_filters(project, model, harness, None, where))["runs"]
+    settings = answer.context.settings()
+    text = f"false claims of success {comparing.false_claims(frame)}" + "".join(
+        f"; right endings of {bait} {rate}" for bait, rate in comparing.endings(frame)
+    )
+    answer.context.note(text)
+    envelope = make_envelope(answer, "runs", interval, settings, (text,))
+    if compare is not None:
+        if len(names) > 1:
+            raise UsageError("runs --compare: give one column with --by, e.g. --by model")
+        done = findings.compared(frame, *compare, names[0] if names else "group", interval, when.zone_of(interval.tz))
+        from loopstats import output as writing
+
+        answer.rows(writing.frame_of_objects([done.to_row()]), envelope, answer.layout())
+        if done.is_failed:
+            answer.context.note(f"gate failed: {', '.join(done.reasons)}")
+            raise typer.Exit(FINDING)
+        return
+    if names:
+        write_or_nothing(answer, comparing.distributions(frame, names), envelope, (*names, *GROUP_COLUMNS), "runs")
+        return
+    frame = frame.sort("last_at", "run_id", descending=[True, False], nulls_last=True)
+    shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
+    write_or_nothing(answer, shown, envelope, RUN_COLUMNS, "runs")
+
+
+@app.command()
+def ladder(
+    context: typer.Context,
+    policy: Annotated[
+        Path, typer.Argument(metavar="POLICY.toml", help="A policy, or the name of a packaged one: careful or faulty.")
+    ],
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    faults: Annotated[bool, typer.Option("--faults", help="Only the faults of the policy, as rows.")] = False,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    where: Where = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Replay the four tiers of a policy on the runs that ended in the interval, and name the faults of the policy."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, since, until, as_of)
+    from loopstats import findings
+    from loopstats import ladder as climbing
+
+    given = climbing.load(policy)
+    snapshot = answer.context.snapshot()
+    tables = findings.chosen(
+        findings.tables_as_of(snapshot, interval.as_of_us), interval, make_filters(project, model, harness, None, where)
+    )
+    if not tables["steps"].height:
+        raise NothingError("no runs match")
+    tiers, faults_found, text = findings.climbed(given, tables)
+    answer.context.note(text)
+    envelope = make_envelope(answer, "ladder", interval, answer.context.settings(), (text,))
+    if not faults:
+        answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
+    if faults or (answer.is_plain_table and answer.path is None):
+        answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
