@@ -608,6 +608,23 @@ def test_fisher_reference_values(cells: tuple[int, ...], expected: float) -> Non
     assert iv.fisher_attrition(*cells) == printed(expected)
 
 
+@given(st.integers(0, 3_000_000), st.sampled_from([0.5, 0.9, 1 / 3, 0.01, 1e-4]), st.floats(-8, 8))
+@SETTINGS
+def test_the_exact_split_test_equals_scipys(n: int, share: float, distance: float) -> None:
+    n1 = min(n, max(0, round(n * share + distance * math.sqrt(n * share * (1 - share)))))
+    assert iv.srm_exact(n1, n, share) == pytest.approx(
+        float(stats.binomtest(n1, n, share).pvalue) if n else 1, rel=1e-6
+    )
+
+
+@given(arms(5000))
+@SETTINGS
+def test_the_attrition_test_equals_scipys(cells: tuple[int, int, int, int]) -> None:
+    u1, n1, u0, n0 = cells
+    expected = float(stats.fisher_exact([[u1, n1 - u1], [u0, n0 - u0]])[1])
+    assert iv.fisher_attrition(*cells) == pytest.approx(expected, rel=1e-6, abs=1e-300)
+
+
 @given(arms(40))
 @SETTINGS
 def test_fisher_equals_the_sum_over_tables(cells: tuple[int, int, int, int]) -> None:

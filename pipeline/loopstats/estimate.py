@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
 
@@ -564,8 +564,11 @@ def _only(frame: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
 def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
     """One row per key. Of rows that repeat a key the smallest stays, so that their order changes nothing."""
     # Only rows whose hash is not alone can repeat a key.
+    import numpy as np
+
     prints = _prints(frame, key)
-    if prints.n_unique() == frame.height:
+    in_order = np.sort(prints.to_numpy())
+    if not (in_order[1:] == in_order[:-1]).any():
         return frame
     is_shared = prints.is_duplicated()
     shared = frame.filter(is_shared).sort(frame.columns, nulls_last=True)
@@ -574,6 +577,17 @@ def _once(frame: pl.DataFrame, *key: str) -> pl.DataFrame:
 
 def _codes(values: pl.DataFrame) -> Ints:
     """Equal rows to equal small integers."""
+    import numpy as np
+
+    # Neighbours are often equal (a session's loops): only where a row differs from the one before is it looked at.
+    changes = values.select(pl.any_horizontal(pl.all().ne_missing(pl.all().shift())))
+    is_head = changes.to_series().to_numpy(writable=True)
+    is_head[:1] = True
+    codes: Ints = _codes_of_heads(values.filter(is_head))[np.cumsum(is_head) - 1]
+    return codes
+
+
+def _codes_of_heads(values: pl.DataFrame) -> Ints:
     import numpy as np
 
     hashes = _prints(values, values.columns).to_numpy()
@@ -660,25 +674,52 @@ def _order_flags(frame: pl.DataFrame, session: Ints, detected: Ints, treated: Bo
     return rank == first[session], rank > first_treated[session]
 
 
-def _table(units: _Units, chosen: Bools | None = None, success: Bools | None = None) -> Ints:
-    """Rows (n1, y1, n0, y0), one per session, of the chosen units; success is "broke" unless given."""
+class _Table(NamedTuple):
+    """Sessions as distinct rows (n1, y1, n0, y0), and how many sessions have each: most share the same few rows."""
+
+    rows: Ints
+    counts: Ints
+
+    @property
+    def totals(self) -> tuple[int, int, int, int]:
+        """Successes and units of the treated arm, then of the holdout."""
+        n1, y1, n0, y0 = (int(total) for total in self.counts @ self.rows)
+        return y1, n1, y0, n0
+
+    @property
+    def sessions(self) -> tuple[int, int]:
+        """Sessions with a unit in the arm: treated, holdout."""
+        return int(self.counts[self.rows[:, 0] > 0].sum()), int(self.counts[self.rows[:, 2] > 0].sum())
+
+
+def _table(units: _Units, chosen: Bools | None = None, success: Bools | None = None) -> _Table:
+    """The sessions of the chosen units; success is "broke" unless given."""
     import numpy as np
 
     success = units.broke if success is None else success
     session, treated = units.session, units.treated
-    if chosen is not None:
+    if chosen is not None and not chosen.all():
         session, treated, success = session[chosen], treated[chosen], success[chosen]
     if session.size == 0:
-        return np.zeros((0, 4), dtype=np.int64)
+        return _Table(np.zeros((0, 4), dtype=np.int64), np.zeros(0, dtype=np.int64))
     # Codes are of the whole lake; a small part of it gets small codes of its own.
     if 4 * session.size < int(session.max()):
         session = np.unique(session, return_inverse=True)[1]
-    cell = 2 * session + treated
-    size = 2 * (int(session.max()) + 1)
-    n = np.bincount(cell, minlength=size).reshape(-1, 2)
-    y = np.bincount(cell[success], minlength=size).reshape(-1, 2)
-    table = np.stack([n[:, 1], y[:, 1], n[:, 0], y[:, 0]], axis=1).astype(np.int64)
-    return table[(n[:, 0] > 0) | (n[:, 1] > 0)]
+    cell = 2 * treated + success
+    base = 1 + int(np.bincount(session).max())
+    if base < 2**13:
+        # The four counts of a session as the digits of one number: a sum of floats is exact up to 2**53.
+        digits = np.array([base**2, base**2 + base**3, 1, 1 + base], dtype=np.float64)
+        packed = np.bincount(session, weights=digits[cell]).astype(np.int64)
+        keys, counts = np.unique(packed[packed > 0], return_counts=True)
+        rows = keys[:, None] // np.array([1, base, base**2, base**3]) % base
+        return _Table(rows, counts)
+    n0, n1 = (np.bincount(session[treated == arm], minlength=int(session.max()) + 1) for arm in (False, True))
+    y0, y1 = (
+        np.bincount(session[success & (treated == arm)], minlength=int(session.max()) + 1) for arm in (False, True)
+    )
+    table = np.stack([n1, y1, n0, y0], axis=1)[(n0 > 0) | (n1 > 0)]
+    return _Table(*np.unique(table, axis=0, return_counts=True))
 
 
 # --- one comparison --------------------------------------------------------------------------------------------------
@@ -697,11 +738,6 @@ class _Stratum:
     def lift(self) -> float:
         x1, n1, x0, n0 = self.counts
         return x1 / n1 - x0 / n0
-
-
-def _totals(table: Ints) -> tuple[int, int, int, int]:
-    n1, y1, n0, y0 = (int(total) for total in table.sum(axis=0)) if table.size else (0, 0, 0, 0)
-    return y1, n1, y0, n0
 
 
 def _size_reason(n1: int, n0: int) -> str | None:
@@ -726,11 +762,8 @@ def _compare(
     are divided by its own design effect; the t quantile has Satterthwaite's df of the weighted CR2 variances. An epoch
     too small for a design effect of its own takes the largest of the others.
     """
-    import numpy as np
-
     table = _table(units, chosen, success)
-    x1, n1, x0, n0 = _totals(table)
-    sessions = (int(np.count_nonzero(table[:, 0])), int(np.count_nonzero(table[:, 2])))
+    (x1, n1, x0, n0), sessions = table.totals, table.sessions
     reason = _size_reason(n1, n0)
     plain = Comparison(Rate(x1, n1), Rate(x0, n0), *sessions)
     if reason is not None:
@@ -762,7 +795,7 @@ def _compare(
 
 
 def _strata(
-    units: _Units, chosen: Bools | None, success: Bools | None, table: Ints, is_clustered: bool
+    units: _Units, chosen: Bools | None, success: Bools | None, table: _Table, is_clustered: bool
 ) -> list[_Stratum]:
     """Epochs with units in both arms."""
     import numpy as np
@@ -778,7 +811,7 @@ def _strata(
         }
     found = []
     for code, part in tables.items():
-        counts = _totals(part)
+        counts = part.totals
         if counts[1] == 0 or counts[3] == 0:
             continue
         found.append((code, counts, _design(part) if is_clustered else None))
@@ -790,27 +823,11 @@ def _strata(
     ]
 
 
-def _design(table: Ints) -> iv.ClusterDesign | None:
+def _design(table: _Table) -> iv.ClusterDesign | None:
     try:
-        return iv.cluster_design(*_distinct_rows(table))
+        return iv.cluster_design(*table)
     except iv.Undefined:
         return None
-
-
-def _distinct_rows(table: Ints) -> tuple[Ints, Ints | None]:
-    """The distinct rows with their counts: of the sessions of a large lake most have the same few rows."""
-    import numpy as np
-
-    base = int(table.max()) + 1
-    if base > 2**15:
-        return table, None
-    packed = ((table[:, 3] * base + table[:, 2]) * base + table[:, 1]) * base + table[:, 0]
-    keys, counts = np.unique(packed, return_counts=True)
-    columns = []
-    for _ in range(4):
-        keys, column = np.divmod(keys, base)
-        columns.append(column)
-    return np.stack(columns, axis=1), counts
 
 
 def _degrees(strata: Sequence[_Stratum]) -> float:
@@ -844,12 +861,9 @@ def _pooled(strata: Sequence[_Stratum], deffs: Sequence[float], z: float) -> tup
 
 def _hidden(units: _Units, reasons: tuple[str, ...]) -> Comparison:
     """Counts only."""
-    import numpy as np
-
     table = _table(units)
-    x1, n1, x0, n0 = _totals(table)
-    sessions = (int(np.count_nonzero(table[:, 0])), int(np.count_nonzero(table[:, 2])))
-    return Comparison(Rate(x1, n1, True), Rate(x0, n0, True), *sessions, reasons=reasons)
+    x1, n1, x0, n0 = table.totals
+    return Comparison(Rate(x1, n1, True), Rate(x0, n0, True), *table.sessions, reasons=reasons)
 
 
 # --- the readout -----------------------------------------------------------------------------------------------------
@@ -1524,6 +1538,10 @@ def _records(detections: pl.DataFrame, deliveries: pl.DataFrame, sessions: pl.Da
 
 def _keyed(known: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Both frames with `key`, one small integer per run and class: comparing texts takes much longer."""
+    if not records.height:
+        return known.with_row_index("key").with_columns(pl.col("key").cast(pl.Int64())), records.with_columns(
+            pl.lit(0, dtype=pl.Int64()).alias("key")
+        )
     codes = pl.Series("key", _codes(pl.concat([known.select(KEY), records.select(KEY)])))
     return known.with_columns(codes[: known.height]), records.with_columns(codes[known.height :])
 
@@ -1533,13 +1551,20 @@ def _recompute(records: pl.DataFrame, settings: Settings) -> pl.DataFrame:
 
     Every logged run and class is hashed here, once: an audit that took an arm from the lake would trust what it audits.
     """
+    import numpy as np
+
     salts = settings.salts
-    is_hashable = pl.col("signature").is_not_null() & pl.col("salt_id").is_in(list(salts))
-    asked = records.filter(is_hashable).unique(["key", "salt_id"], keep="first").select("key", "salt_id", *KEY)
-    hashes = [rule.arm_bp(salts[salt][0], *key) for salt, *key in asked.select("salt_id", *KEY).iter_rows()]
-    points = asked.select("key", "salt_id", pl.Series("arm_bp_true", hashes, dtype=pl.Int64()))
+    points = np.full(records.height, -1, dtype=np.int64)
+    key = records["key"].to_numpy()
+    for name, (salt, _) in salts.items():
+        rows = np.flatnonzero(_bools(records, pl.col("signature").is_not_null() & (pl.col("salt_id") == name)))
+        distinct, where, code = np.unique(key[rows], return_index=True, return_inverse=True)
+        asked = records.select(KEY)[rows[where]] if distinct.size else records.select(KEY).clear()
+        hashes = [rule.arm_bp(salt, *row) for row in asked.iter_rows()]
+        points[rows] = np.array(hashes, dtype=np.int64)[code]
     shares = [pl.when(pl.col("salt_id") == name).then(share) for name, (_, share) in salts.items()]
-    told = records.join(points, on=["key", "salt_id"], how="left", maintain_order="left").with_columns(
+    told = records.with_columns(
+        pl.when(pl.Series(points) >= 0).then(pl.Series(points)).alias("arm_bp_true"),
         pl.coalesce("share_session", *shares).alias("share_true"),
     )
     is_treated = pl.col("arm_bp_true") < pl.col("share_true")
@@ -1642,12 +1667,10 @@ def _named(frame: pl.DataFrame, columns: list[str]) -> Named:
 def _splits(units: pl.DataFrame) -> tuple[SplitCheck, ...]:
     """Sample ratio per epoch and share, on all assigned units, pending ones too: assignment waits for no outcome."""
     keys = ["epoch", "share_bp"]
-    assigned = _only(units, pl.col("arm").is_in(list(ARMS)))
-    epochs = assigned.select(keys).unique().sort(keys, nulls_last=True).rows() if assigned.height else []
+    sizes = [(pl.col("arm") == arm).sum().alias(f"n_{arm}") for arm in ARMS]
+    counted = units.group_by(keys).agg(sizes).filter(pl.sum_horizontal(r"^n_.*$") > 0).sort(keys, nulls_last=True)
     out = []
-    for epoch, share_bp in epochs:
-        is_mine = pl.col("epoch").eq_missing(epoch) & pl.col("share_bp").eq_missing(share_bp)
-        n1, n0, _ = _arm_counts(_only(assigned, is_mine))
+    for epoch, share_bp, n1, n0 in counted.iter_rows():
         if share_bp is None or not 0 < share_bp < 10_000:
             out.append(SplitCheck(epoch, share_bp, n1, n0, None, None))
             continue

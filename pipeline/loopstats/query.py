@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from loopstats.errors import LakeError, UsageError
 from loopstats.estimate import check_early
@@ -122,6 +121,8 @@ def _lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _dataset(snapshot: Snapshot, table: Table) -> Any:
+    import pyarrow.dataset as ds
+
     paths = [str(path) for path in snapshot.paths(table.name)]
     schema = _arrow_schema(table)
     try:

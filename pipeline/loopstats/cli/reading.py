@@ -199,7 +199,7 @@ def lift(
     given: Globals = context.obj
     snapshot = given.snapshot()
     settings = given.settings()
-    from loopstats import estimate, query
+    from loopstats import estimate
 
     columns = tuple(name.strip() for item in by or () for name in item.split(",") if name.strip())
     estimate.check_early(columns, "split")
@@ -212,7 +212,11 @@ def lift(
         snapshot.scan(name).select(read.get(name, "*")).collect()
         for name in ("loops", "sessions", "detections", "deliveries")
     )
-    chosen = query.early_filter(frame, interval, make_filters(project, model, harness, tool, where))
+    chosen = None
+    if is_filtered:
+        from loopstats import query
+
+        chosen = query.early_filter(frame, interval, make_filters(project, model, harness, tool, where))
     readout = estimate.lift(
         frame,
         sessions,
