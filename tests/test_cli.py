@@ -99,7 +99,7 @@ def test_help_names_every_command_and_exit_code(call: Call) -> None:
         (["loops", "--tz", "Mars/Base"], 2, "Europe/Berlin"),
         (["loops", "--color", "pink"], 2, "never"),
         (["loops", "--config", "nope.toml"], 2, "nope.toml"),
-        (["ingest"], 2, "at least one"),
+        (["ingest"], 3, "name a file or folder"),
         (["ingest", "nope"], 2, "nope"),
         (["ingest", ".", "--max-rejects", "-1"], 2, "max-rejects"),
         (["sql", "drop view loops"], 2, "DROP is refused"),

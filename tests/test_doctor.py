@@ -48,7 +48,9 @@ def test_a_lake_of_other_settings_and_a_faulty_hook_need_a_hand(folder: Path) ->
     (folder / "loopstats.toml").write_text("maturity_hours = 2\n", encoding="utf-8")
     log = folder / "spool" / ".hook" / "log"
     log.parent.mkdir(parents=True)
-    log.write_text('{"ts": "2026-11-02T09:00:00Z", "agent": "codex", "fault": "OSError", "where": "write"}\n', encoding="utf-8")
+    log.write_text(
+        '{"ts": "2026-11-02T09:00:00Z", "agent": "codex", "fault": "OSError", "where": "write"}\n', encoding="utf-8"
+    )
     code, found = call(folder, "doctor", "--json")
     assert code == 5
     assert found["lake"]["state"] == "mend"

@@ -31,6 +31,7 @@ ALLOWED_ABOVE = {
     "store": {"tables", "errors", "found", "resources", "__init__"},
     "config": {"rule", "errors"},
     "found": {"errors"},
+    "homes": {"errors", "hooks"},
     "ingest": {"formats", "decode", "errors", "found", "tables", "rule"},
     "workers": {"ingest", "errors"},
 }

@@ -57,6 +57,18 @@ SAMPLE = Experiment("sample", "loopstats-sample", 5000, 400)
 
 
 @dataclass(frozen=True)
+class Nightly:
+    """What `nightly` does where its options say nothing: limits of its gates, report, log, and a command on failure."""
+
+    max_rejects: int | None = None
+    stale_days: float = 7
+    runs_days: float = 0
+    report: str | None = None
+    log: str | None = None
+    on_fail: str | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that a result depends on beside the lake, the rule and the as-of."""
 
@@ -65,6 +77,9 @@ class Settings:
     tool_rows: Mapping[str, str] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     prices: Mapping[str, Rates] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    has_homes: bool = True
+    nightly: Nightly = Nightly()
 
     @property
     def salts(self) -> dict[str, tuple[str, int]]:
@@ -117,11 +132,25 @@ def _read(path: Path) -> dict[str, Any]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not valid TOML ({error})") from error
-    known = {"experiment", "tools", "maturity_hours", "hook", "segments", "prices", "lake"}
+    known = {"experiment", "tools", "maturity_hours", "hook", "segments", "prices", "lake", "ingest", "nightly"}
     for key in data:
         if key not in known:
             raise UsageError(f"{path}: unknown key {key!r}; known are {', '.join(sorted(known))}")
+    _root(data.get("ingest"), "paths", path.parent)
+    for key in ("report", "log"):
+        _root(data.get("nightly"), key, path.parent)
     return data
+
+
+def _root(section: Any, key: str, folder: Path) -> None:
+    """Make paths of a section absolute: a file names them as seen from its own folder, `~` is the user's home."""
+    value = section.get(key) if isinstance(section, dict) else None
+    if isinstance(value, str):
+        section[key] = str(folder.resolve() / Path(value).expanduser())
+    elif isinstance(value, list):
+        section[key] = [
+            str(folder.resolve() / Path(one).expanduser()) if isinstance(one, str) else one for one in value
+        ]
 
 
 def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
@@ -146,7 +175,49 @@ def _settings(data: dict[str, Any], sources: tuple[str, ...]) -> Settings:
     for tool, kind in tools.items():
         if kind not in KINDS:
             raise UsageError(f"tools.{tool}: {kind!r} is no kind; use one of {', '.join(sorted(KINDS))}")
-    return Settings(experiments, round(hours * HOUR_US), dict(tools), sources, _prices(data.get("prices", {})))
+    paths, has_homes = _ingest(data.get("ingest", {}))
+    return Settings(
+        experiments,
+        round(hours * HOUR_US),
+        dict(tools),
+        sources,
+        _prices(data.get("prices", {})),
+        paths,
+        has_homes,
+        _nightly(data.get("nightly", {})),
+    )
+
+
+def _ingest(section: Any) -> tuple[tuple[str, ...], bool]:
+    """Paths that are read when none is named, and whether the homes of installed agents are read too."""
+    if not isinstance(section, dict):
+        raise UsageError('ingest: write [ingest] with paths = ["FOLDER"] and homes = true or false')
+    for key in section:
+        if key not in ("paths", "homes"):
+            raise UsageError(f"ingest.{key}: unknown key; known are homes, paths")
+    paths, homes = section.get("paths", []), section.get("homes", True)
+    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+        raise UsageError(f'ingest.paths: a list of files and folders is needed, e.g. ["~/logs"], not {paths!r}')
+    if not isinstance(homes, bool):
+        raise UsageError(f"ingest.homes: true or false is needed, not {homes!r}")
+    return tuple(paths), homes
+
+
+def _nightly(section: Any) -> Nightly:
+    known = list(Nightly.__dataclass_fields__)
+    if not isinstance(section, dict):
+        raise UsageError(f"nightly: write [nightly] with some of {', '.join(known)}")
+    for key, value in section.items():
+        if key not in known:
+            raise UsageError(f"nightly.{key}: unknown key; known are {', '.join(sorted(known))}")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if key == "max_rejects" and not (is_number and isinstance(value, int) and value >= 0):
+            raise UsageError(f"nightly.max_rejects: a whole number from 0 on is needed, not {value!r}")
+        if key in ("stale_days", "runs_days") and not (is_number and 0 <= value <= 3650):
+            raise UsageError(f"nightly.{key}: a number of days from 0 (off) to 3650 is needed, not {value!r}")
+        if key in ("report", "log", "on_fail") and not (isinstance(value, str) and value.strip()):
+            raise UsageError(f"nightly.{key}: a text is needed, not {value!r}")
+    return Nightly(**section)
 
 
 def _experiment(name: str, section: Any) -> Experiment:

@@ -37,9 +37,13 @@ class NothingError(LoopstatsError):
 
 
 class RejectsError(LoopstatsError):
-    """More records were rejected than `--max-rejects` allows."""
+    """More records were rejected than `--max-rejects` allows; `count` says how many."""
 
     exit_code = TOO_MANY_REJECTS
+
+    def __init__(self, message: str, count: int | None = None) -> None:
+        super().__init__(message)
+        self.count = count
 
 
 class LakeError(LoopstatsError):

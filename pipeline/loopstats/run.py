@@ -168,7 +168,8 @@ def ingest(
         state.flush()
         if max_rejects is not None and (count := state.count_rejected()) > max_rejects:
             raise RejectsError(
-                f"{count} records were rejected, more than --max-rejects {max_rejects}; nothing was written"
+                f"{count} records were rejected, more than --max-rejects {max_rejects}; nothing was written",
+                count,
             )
         state.mark_dirty()
         _derive_dirty(writer, state, settings, is_settled, progress)

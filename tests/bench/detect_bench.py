@@ -62,7 +62,14 @@ def steps(first: int, count: int) -> Any:
         ("sig-" + (pl.col("b") % 12).cast(pl.String)).alias("class"),
         pl.from_epoch("ts", "us").dt.replace_time_zone("UTC").alias("ts"),
     ).with_columns(pl.when(pl.col("outcome") == "failure").then(pl.col("class")).alias("signature"))  # fmt: skip
-    texts = {"actor": "agent", "action": "Bash", "tool": "Bash", "source_file": "log", "error_code": "1", "message": "m"}
+    texts = {
+        "actor": "agent",
+        "action": "Bash",
+        "tool": "Bash",
+        "source_file": "log",
+        "error_code": "1",
+        "message": "m",
+    }
     frame = frame.with_columns([pl.lit(value).alias(name) for name, value in texts.items()])
     lacking = [pl.lit(None, dtype=pl.String()).alias(name) for name in ("model",)]
     frame = frame.with_columns(lacking)

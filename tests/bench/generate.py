@@ -18,7 +18,63 @@ from typing import Any
 
 FILE_BYTES = 4_200_000
 BEGIN_S = 1_790_000_000
-WORDS = ["return", "self", "value", "index", "config", "request", "response", "handler", "for", "in", "if", "not", "None", "True", "False", "import", "from", "class", "def", "async", "await", "yield", "lambda", "assert", "raise", "except", "finally", "with", "open", "path", "read", "write", "line", "count", "total", "result", "items", "token", "stream", "buffer", "offset", "limit", "parse", "render", "update", "delete", "insert", "select", "where", "order", "group", "cache", "key", "node", "edge"]
+WORDS = [
+    "return",
+    "self",
+    "value",
+    "index",
+    "config",
+    "request",
+    "response",
+    "handler",
+    "for",
+    "in",
+    "if",
+    "not",
+    "None",
+    "True",
+    "False",
+    "import",
+    "from",
+    "class",
+    "def",
+    "async",
+    "await",
+    "yield",
+    "lambda",
+    "assert",
+    "raise",
+    "except",
+    "finally",
+    "with",
+    "open",
+    "path",
+    "read",
+    "write",
+    "line",
+    "count",
+    "total",
+    "result",
+    "items",
+    "token",
+    "stream",
+    "buffer",
+    "offset",
+    "limit",
+    "parse",
+    "render",
+    "update",
+    "delete",
+    "insert",
+    "select",
+    "where",
+    "order",
+    "group",
+    "cache",
+    "key",
+    "node",
+    "edge",
+]
 ERRORS = (
     'Traceback (most recent call last):\n  File "{file}", line {n}, in run\n    raise ValueError(x)\n'
     "ValueError: bad part {n} in {file}",
@@ -89,7 +145,13 @@ class Author:
                 "cache_read_input_tokens": pick.randint(9000, 120_000), "output_tokens": pick.randint(5, 2500),
                 "service_tier": "standard",
             }  # fmt: skip
-            told = {"id": message_id, "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "usage": usage}
+            told = {
+                "id": message_id,
+                "type": "message",
+                "role": "assistant",
+                "model": "claude-sonnet-4-5",
+                "usage": usage,
+            }
             yield self._aside(record, told, request)
             name, call_id = pick.choice(TOOLS), "toolu_01" + self.hex(22)
             if not stuck and pick.random() < 0.02:
@@ -101,9 +163,18 @@ class Author:
             yield record("assistant", message={**told, "content": [call], "stop_reason": "tool_use"}, requestId=request)
             if is_failed:
                 said = error.format(file=self.path(), n=pick.randint(2, 90), word=pick.choice(WORDS))
-                shown = f"Exit code 1\n{self.text(2500)}\n{said}" if name == "Bash" else f"<tool_use_error>{said}</tool_use_error>"
+                shown = (
+                    f"Exit code 1\n{self.text(2500)}\n{said}"
+                    if name == "Bash"
+                    else f"<tool_use_error>{said}</tool_use_error>"
+                )
                 used = f"Error: {shown}"
-            answer = {"tool_use_id": call_id, "type": "tool_result", "content": shown, **({"is_error": True} if is_failed else {})}
+            answer = {
+                "tool_use_id": call_id,
+                "type": "tool_result",
+                "content": shown,
+                **({"is_error": True} if is_failed else {}),
+            }
             yield record("user", message={"role": "user", "content": [answer]}, toolUseResult=used)
 
     def _aside(self, record: Any, told: dict[str, Any], request: str) -> dict[str, Any]:
@@ -140,10 +211,18 @@ class Author:
         if name == "Read":
             text = self.text(5900)
             shown = "\n".join(f"{n:6d}\u2192{line}" for n, line in enumerate(text.split("\n"), 1))
-            return {"file_path": path}, shown, {"type": "text", "file": {"filePath": path, "content": text, "numLines": 90}}
+            return (
+                {"file_path": path},
+                shown,
+                {"type": "text", "file": {"filePath": path, "content": text, "numLines": 90}},
+            )
         if name == "Grep":
             text = self.text(3600)
-            return {"pattern": word, "path": "src", "output_mode": "content"}, text, {"mode": "content", "content": text}
+            return (
+                {"pattern": word, "path": "src", "output_mode": "content"},
+                text,
+                {"mode": "content", "content": text},
+            )
         old, new = self.text(700), self.text(900)
         done = f"The file {path} has been updated. Here is the result of running `cat -n`:\n{new}"
         if name == "Write":

@@ -170,8 +170,10 @@ def nothing_new(folder: Path, lake: Path, pairs: int) -> float:
 def row(name: str, found: float, bound: float, is_least: bool, unit: str = "x") -> bool:
     """Print one promise; whether it is kept."""
     is_kept = found >= bound if is_least else found <= bound
-    print(f"{name:58} {found:8.2f} {unit:3} {'at least' if is_least else 'at most'} {bound:7.2f}   "
-          f"{'holds' if is_kept else 'MISSES'}")
+    print(
+        f"{name:58} {found:8.2f} {unit:3} {'at least' if is_least else 'at most'} {bound:7.2f}   "
+        f"{'holds' if is_kept else 'MISSES'}"
+    )
     return is_kept
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +15,7 @@ from loopstats.errors import LoopstatsError, NothingError, UsageError
 
 if TYPE_CHECKING:
     from loopstats.config import Settings
+    from loopstats.homes import Home
 
 
 REJECTS_SHOWN = 20
@@ -24,7 +26,13 @@ INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "use
 @app.command()
 def ingest(
     context: typer.Context,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help="Log files and folders.")] = None,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="Log files and folders; default the homes of the installed agents and [ingest] paths.",
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Read every file anew.")] = False,
     max_rejects: Annotated[
         int | None,
@@ -47,11 +55,10 @@ def ingest(
     from loopstats import found
 
     given: Globals = context.obj
-    if not paths:
-        raise UsageError("ingest: name at least one file or folder, e.g. `loopstats ingest ~/.claude/projects`")
     if strict and max_rejects:
         raise UsageError(f"--strict allows no reject, --max-rejects {max_rejects} does: give one of them")
     settings = given.settings()
+    paths = paths or [home.path for home in known_places(given, settings)]
     answer = Answer(given, "json" if json else "table", None)
     if not (full or dry_run or json):
         digests = {"rule_digest": settings.rule_digest, "derived_digest": settings.derived_digest}
@@ -87,6 +94,18 @@ def ingest(
         )
     if not summary["rejects"] and not any(summary[f"files_{name}"] for name in ("new", "grown", "same", "gone")):
         raise NothingError(f"no log file under {', '.join(paths)}")
+
+
+def known_places(given: Globals, settings: Settings) -> list[Home]:
+    """What is read where no path is named, said on stderr; NothingError where there is nothing."""
+    from loopstats import homes
+
+    found = homes.places(settings.paths, settings.has_homes, os.environ)
+    for home in found:
+        given.note(f"reading {home.name}: {home.path}")
+    if not found:
+        raise NothingError(homes.missing(settings.has_homes))
+    return found
 
 
 def _print_preview(answer: Answer, rows: list[dict[str, Any]], settings: Settings) -> None:
