@@ -165,7 +165,7 @@ def _base(text: str, env: Mapping[str, str]) -> Path:
 
 
 def places(paths: tuple[str, ...], has_homes: bool, env: Mapping[str, str]) -> list[Home]:
-    """What is read when no path is named: the configured `paths`, then the homes. UsageError where a path is missing."""
+    """What is read when no path is named: the configured `paths`, then the homes. UsageError for a missing path."""
     for path in paths:
         if not Path(path).exists():
             raise UsageError(f"[ingest] paths: {path}: no such file or folder; mend loopstats.toml")

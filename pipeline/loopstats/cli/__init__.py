@@ -10,11 +10,23 @@ from __future__ import annotations
 import os
 import sys
 
-from loopstats.cli import ingest, live, reading, simulate
+from loopstats.cli import ingest, live, nightly, reading, simulate
 from loopstats.cli.base import Globals, app, drop_stdout, say
 from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
-__all__ = ["Globals", "app", "hoisted", "ingest", "live", "main", "reading", "run_command", "say", "simulate"]
+__all__ = [
+    "Globals",
+    "app",
+    "hoisted",
+    "ingest",
+    "live",
+    "main",
+    "nightly",
+    "reading",
+    "run_command",
+    "say",
+    "simulate",
+]
 
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
