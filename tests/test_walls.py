@@ -32,6 +32,8 @@ ALLOWED_ABOVE = {
     "config": {"rule", "errors"},
     "found": {"errors"},
     "homes": {"errors", "hooks"},
+    "journal": {"errors"},
+    "schedule": {"homes", "errors"},
     "ingest": {"formats", "decode", "errors", "found", "tables", "rule"},
     "workers": {"ingest", "errors"},
 }

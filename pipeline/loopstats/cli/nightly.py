@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from loopstats.cli.base import AsOf, Globals, Json, Since, app, make_interval, now_us, say
-from loopstats.errors import LOCKED, OK, LoopstatsError
+from loopstats.cli.base import (
+    Answer,
+    AsOf,
+    Format,
+    Globals,
+    Json,
+    Since,
+    app,
+    make_answer,
+    make_interval,
+    now_us,
+    say,
+    write_static,
+)
+from loopstats.errors import LOCKED, OK, LoopstatsError, UsageError
 
 if TYPE_CHECKING:
     from loopstats.nightly import Plan
@@ -124,3 +137,113 @@ def nightly(
 
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
+
+
+SCHEDULE_COLUMNS = ("kind", "state", "at", "command", "place")
+
+
+@app.command()
+def schedule(
+    context: typer.Context,
+    kind: Annotated[str | None, typer.Argument(metavar="cron|systemd", help="Whose timetable.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="-- OPTION...", help="Paths and options for `nightly`.")
+    ] = None,
+    print_: Annotated[bool, typer.Option("--print", help="Print what would be put there; change nothing.")] = False,
+    install: Annotated[bool, typer.Option("--install", help="Put it there; a second time changes nothing.")] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Take it out; what was there before comes back.")
+    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Tell how cron and systemd stand.")] = False,
+    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When, by the machine's own clock.")] = "03:30",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference, change nothing.")] = False,
+    format_: Format = None,
+    json: Json = False,
+) -> None:
+    """Start `nightly` every night by cron or by a systemd user timer; nothing is started now.
+
+    Example: loopstats schedule --install cron --at 03:30 -- --max-rejects 100 --on-fail "mail -s loopstats me"
+    """
+    if [print_, install, uninstall, status].count(True) != 1:
+        raise UsageError("schedule: give one of --print, --install, --uninstall and --status")
+    given: Globals = context.obj
+    from loopstats import schedule as timetable
+
+    if status:
+        _schedule_status(make_answer(context, format_, json, None))
+        return
+    if kind not in timetable.KINDS:
+        raise UsageError(f"schedule: name one of {', '.join(timetable.KINDS)}, e.g. `loopstats schedule --print cron`")
+    key = timetable.Job(str(given.root.absolute()), 0, 0, ()).key
+    job = None
+    if not uninstall:
+        program = timetable.program_of(sys.argv[0], os.environ.get("PATH", os.defpath))
+        config = given.config or (Path("loopstats.toml") if Path("loopstats.toml").is_file() else None)
+        check_options(tuple(options or ()), f"{program.parent}:{timetable.STANDARD_PATH}")
+        job = timetable.make_job(given.root, program, at, tuple(options or ()), config, os.environ)
+    if print_ and job is not None:
+        texts = timetable.units(job) if kind == "systemd" else {"": timetable.cron_block(job)}
+        folder = timetable.unit_folder(os.environ)
+        sys.stdout.write("\n".join(f"# {folder / name}\n{text}" if name else text for name, text in texts.items()))
+        return
+    if kind == "cron":
+        before = timetable.read_crontab()
+        after = timetable.without_block(before, key) if job is None else timetable.with_block(before, job)
+        changes = [timetable.Change("crontab", before, after)]
+    else:
+        changes = timetable.unit_changes(job, key, os.environ)
+    is_same = all(change.before == change.after for change in changes)
+    if dry_run:
+        sys.stdout.write("".join(change.diff for change in changes))
+    elif kind == "cron" and not is_same:
+        timetable.write_crontab(changes[0].after)
+    elif kind == "systemd":
+        timetable.write_units(changes, key, os.environ)
+    words = "nothing to change" if is_same else "would be changed" if dry_run else "changed"
+    given.note(f"{', '.join(change.name for change in changes)}: {words}")
+    if kind == "systemd" and not dry_run:
+        _tell_systemd(given, [Path(change.name) for change in changes], is_out=job is None)
+
+
+def check_options(options: tuple[str, ...], path: str) -> None:
+    """What would fail every night fails now: an unknown option, a path that is none elsewhere, a missing command."""
+    import shutil
+
+    import typer.main
+
+    from loopstats.nightly import split_command
+
+    command = typer.main.get_command(app).commands["nightly"]  # type: ignore[attr-defined]
+    with command.make_context("nightly", list(options), resilient_parsing=False) as parsed:
+        told = parsed.params
+    for name in (*(told["paths"] or ()), *(str(told[key]) for key in ("report", "log") if told[key])):
+        if not Path(name).is_absolute():
+            raise UsageError(f"{name}: a job starts in another folder; name {Path(name).absolute()}")
+    if told["on_fail"] and shutil.which(first := split_command(told["on_fail"])[0], path=path) is None:
+        raise UsageError(f"--on-fail {first}: not found in {path}; name its absolute path")
+
+
+def _tell_systemd(given: Globals, paths: list[Path], *, is_out: bool) -> None:
+    from loopstats import schedule as timetable
+
+    if is_out:
+        given.note("a running systemd forgets it with: systemctl --user daemon-reload")
+        return
+    if fault := timetable.verified(paths):
+        say(f"systemd-analyze verify: {fault}")
+    timer = paths[1].name
+    given.note(
+        f"nothing was started; begin with: systemctl --user daemon-reload && systemctl --user enable --now {timer}"
+    )
+    given.note("it runs while you are logged in; `loginctl enable-linger` lets it run without")
+
+
+def _schedule_status(answer: Answer) -> None:
+    import polars as pl
+
+    from loopstats import schedule as timetable
+
+    rows = [vars(one) for one in timetable.status(answer.context.root, os.environ)]
+    write_static(
+        answer, "schedule", pl.DataFrame(rows, schema=dict.fromkeys(SCHEDULE_COLUMNS, pl.String)), SCHEDULE_COLUMNS
+    )
