@@ -1,8 +1,10 @@
-"""The folder of real logs where it is there."""
+"""The folder of real logs where it is there, and a lake of the packaged sample."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,3 +19,16 @@ def corpus() -> Path:
     if not folder.is_dir():
         pytest.skip(f"corpus folder missing: {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of `data/sample`, ingested once by the real program from the checkout's root; read it, never write."""
+    lake = tmp_path_factory.mktemp("sample") / "lake"
+    subprocess.run(
+        [sys.executable, "-m", "loopstats.cli", "--lake", str(lake), "-q", "ingest", "data/sample"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    return lake

@@ -102,6 +102,12 @@ def detect(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
 
     In an enrolled session the count begins at the enrolment record; the steps before it are a count of their own.
     """
+    events = counted_events(steps, sessions)
+    return _facts(_first_detections(events), events, steps)
+
+
+def counted_events(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
+    """Failed attempts by run, count (`is_enrolled`) and class, in order, numbered as `count_events` from 1."""
     enrolment = sessions.select(
         "session_id",
         pl.col("is_enrolled").alias("is_session_enrolled"),
@@ -124,9 +130,7 @@ def detect(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
             (pl.col("is_session_enrolled").fill_null(False) & ~is_earlier.fill_null(False)).alias("is_enrolled")
         )
     )
-    events = _events(counted)
-    loops = _first_detections(events)
-    return _facts(loops, events, steps)
+    return _events(counted)
 
 
 def _failed(steps: pl.DataFrame) -> pl.DataFrame:

@@ -165,10 +165,17 @@ def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[
     return Head(name, text, records[:HEAD_RECORDS], document, is_zip), body
 
 
-def read_source(found: Found, before: dict[str, Any] | None, source_id: int, tool_rows: dict[str, str]) -> Reading:
+def read_source(
+    found: Found,
+    before: dict[str, Any] | None,
+    source_id: int,
+    tool_rows: dict[str, str],
+    make_emit: Callable[..., Emit] = Emit,
+) -> Reading:
     """Read what is new in one file.
 
-    `before` is the ledger's row of the file (None: never seen). Raises OSError only for a file that cannot be opened.
+    `before` is the ledger's row of the file (None: never seen). `make_emit` makes what takes the facts; another
+    than `Emit` may look at texts that go no further. Raises OSError only for a file that cannot be opened.
     """
     with _open(found.path) as file:
         raw_head = _head_bytes(file)
@@ -185,7 +192,7 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
             fmt = by_name(before["format"])
             if fmt.unit == "line":
                 file.seek(before["offset"])
-                return _read_lines(found, file, None, fmt, before, before["source_id"], tool_rows)
+                return _read_lines(found, file, None, fmt, before, before["source_id"], tool_rows, make_emit)
         file.seek(0)
 
         def whole() -> bytes | None:
@@ -219,10 +226,10 @@ def read_source(found: Found, before: dict[str, Any] | None, source_id: int, too
                     "is_gone": 0,
                 }
                 return Reading(before | touched, {}, is_anew=False)
-            return _read_container(found, fmt, row, head, body, tool_rows)
+            return _read_container(found, fmt, row, head, body, make_emit(fmt, source_id, None, tool_rows))
         file.seek(0)
         stream, capped = _inflate(file, found.size_bytes)
-        return _read_lines(found, stream, capped, fmt, row, source_id, tool_rows)
+        return _read_lines(found, stream, capped, fmt, row, source_id, tool_rows, make_emit)
 
 
 def _head_bytes(stream: BinaryIO) -> bytes:
@@ -316,6 +323,25 @@ def stands_for(present: dict[str, Any], gone: dict[str, Any]) -> bool:
         return False
 
 
+def lines_at(found: Found, numbers: set[int], cap: int) -> dict[int, bytes]:
+    """The first `cap` bytes of lines of a file, by their 1-based numbers, as `read_source` counts them.
+
+    OSError where the file cannot be opened.
+    """
+    lines: dict[int, bytes] = {}
+    with _open(found.path) as file:
+        stream, _ = _inflate(file, found.size_bytes)
+        for number in range(1, max(numbers, default=0) + 1):
+            line = piece = stream.readline(LINE_CAP)
+            if not piece:
+                break
+            while len(piece) == LINE_CAP and not piece.endswith(b"\n"):
+                piece = stream.readline(LINE_CAP)
+            if number in numbers:
+                lines[number] = line.removesuffix(b"\n")[:cap]
+    return lines
+
+
 def _read_lines(
     found: Found,
     stream: BinaryIO,
@@ -324,10 +350,11 @@ def _read_lines(
     before: dict[str, Any],
     source_id: int,
     tool_rows: dict[str, str],
+    make_emit: Callable[..., Emit],
 ) -> Reading:
     state = json.loads(before["state"])
     reader = fmt.reader(Source(found.path), state.get("reader"))
-    emit = Emit(fmt, source_id, state.get("pending"), tool_rows)
+    emit = make_emit(fmt, source_id, state.get("pending"), tool_rows)
     chain = before["chain"]
     offset, number, is_open = before["offset"], before["count_lines"], bool(before["is_line_open"])
     order_sha = before["order_sha256"]
@@ -448,14 +475,13 @@ def _feed(
 
 
 def _read_container(
-    found: Found, fmt: Format, row: dict[str, Any], head: Head, body: bytes | None, tool_rows: dict[str, str]
+    found: Found, fmt: Format, row: dict[str, Any], head: Head, body: bytes | None, emit: Emit
 ) -> Reading:
     source_id = row["source_id"]
     row = row | {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
     if body is None:
         return Reading(row, {}, [(source_id, 0, 0, "unreadable_container", None)])
     digest = hashlib.sha256(body).hexdigest()
-    emit = Emit(fmt, source_id, None, tool_rows)
     reader = fmt.reader(Source(found.path))
     rejects: list[tuple[int, int, int, str, str | None]] = []
     try:

@@ -257,6 +257,11 @@ def _markdown_cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_markdown_cell, value))
     text = value if isinstance(value, str) else canonical(value)
+    return markdown_text(text)
+
+
+def markdown_text(text: str) -> str:
+    """Log text as one line of Markdown in which nothing is markup."""
     # Line ends first: a row of a Markdown table is one line, whatever the log says.
     return _MARKDOWN.sub(_markdown_escape, safe_text(re.sub(r"[\r\n]+", " ", text)))
 

@@ -33,6 +33,7 @@ __all__ = [
     "Classifier",
     "Detector",
     "arm_bp",
+    "arm_digits",
     "arm_of",
     "digest",
     "has_error_text",
@@ -127,15 +128,20 @@ def _means_no_error(program: str, exit_code: int | None, is_piped: bool, has_err
     return EXITS_WITHOUT_ERROR.get(program) == exit_code and (program in CONDITIONS or not has_error_words)
 
 
-def arm_bp(salt: str, run_id: str, loop_signature: str) -> int:
-    """METHOD 8: basis points of a loop, 0 to 9999: 13 hex digits of SHA-256 of `salt|run|signature`, modulo 10,000.
+def arm_digits(salt: str, run_id: str, loop_signature: str) -> str:
+    """The first 13 hex digits of SHA-256 of `salt|run|signature`, of `run|signature` where the salt is empty.
 
     Raises ValueError for a salt with `|` and for a lone surrogate, which has no UTF-8 form.
     """
     if "|" in salt:
         raise ValueError("a salt may not hold '|'")
     key = f"{salt}|{run_id}|{loop_signature}" if salt else f"{run_id}|{loop_signature}"
-    return int(hashlib.sha256(key.encode("utf-8")).hexdigest()[:13], 16) % 10_000
+    return hashlib.sha256(key.encode("utf-8")).hexdigest()[:13]
+
+
+def arm_bp(salt: str, run_id: str, loop_signature: str) -> int:
+    """METHOD 8: basis points of a loop, 0 to 9999: its `arm_digits` as an integer, modulo 10,000."""
+    return int(arm_digits(salt, run_id, loop_signature), 16) % 10_000
 
 
 def arm_of(basis_points: int, share_bp: int = SHARE_BP_DEFAULT) -> str:
@@ -242,7 +248,7 @@ class Classifier:
     """METHOD 9, one loop, step by step: which comes first after the detection, the third failure or a break.
 
     Feed every step of the run from its first one in order; steps up to the detection only tell which pairs fail.
-    Times are microseconds or None.
+    Times are microseconds or None. `failing` are the pairs (action, target) that fail now.
     """
 
     def __init__(
@@ -257,7 +263,7 @@ class Classifier:
         self._detected_step = detected_step
         self._decision = detected_decision
         self._limit = None if detected_us is None else detected_us + maturity_us
-        self._failing: set[tuple[str, str]] = set()
+        self.failing: set[tuple[str, str]] = set()
         self._count_failures = 0
         self._is_over = False
         self.outcome = "unresolved"
@@ -275,25 +281,28 @@ class Classifier:
         target: str,
         outcome_word: str,
         loop_signature: str | None,
-    ) -> None:
-        """Judge one step."""
+    ) -> str | None:
+        """Judge one step; `failure` or `success` where it makes its pair fail or heals it, else None."""
         is_after = step > self._detected_step
         if is_after and self._limit is not None and ts_us is not None and ts_us > self._limit:
             self._is_over = True
         if kind not in ATTEMPTS or actor != "agent":
-            return
+            return None
         counts = is_after and decision != self._decision
         pair = (action, target)
         if outcome_word == "failure" and loop_signature == self._signature:
-            self._failing.add(pair)
+            self.failing.add(pair)
             if counts:
                 self._count_failures += 1
                 if self._count_failures == FAILURES_TO_RECUR:
                     self._decide("recurred", step)
-        elif outcome_word == "success" and pair in self._failing:
-            self._failing.discard(pair)
+        elif outcome_word == "success" and pair in self.failing:
+            self.failing.discard(pair)
             if counts:
                 self._decide("broke", step)
+        else:
+            return None
+        return outcome_word
 
     def _decide(self, word: str, step: int) -> None:
         if self.outcome_final == "unresolved":

@@ -354,6 +354,42 @@ def loops(
 
 
 @app.command()
+def explain(
+    context: typer.Context,
+    loop: Annotated[
+        str, typer.Argument(metavar="LOOP", help="Id of a loop, or its first characters (see `loopstats loops`).")
+    ],
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Also the original lines, where the source is still there and the same; secrets are masked."
+        ),
+    ] = False,
+    as_of: AsOf = None,
+    format_: Format = None,
+    json: Json = False,
+    output: Output = None,
+) -> None:
+    """Tell one loop from its first event to its outcome: why it fired, its arm, its delivery, what ended it."""
+    answer = make_answer(context, format_, json, output)
+    interval = make_interval(context, None, None, as_of)
+    snapshot = answer.context.snapshot()
+    settings = answer.context.settings()
+    from loopstats import explain as explaining
+    from loopstats import output as writing
+
+    told = explaining.explain(snapshot, settings, loop, as_of_us=interval.as_of_us, is_raw=raw)
+    if answer.is_plain_table:
+        answer.pieces([told.text(answer.layout().width).encode()])
+    elif answer.format_name == "md":
+        answer.pieces([told.markdown().encode()])
+    elif answer.format_name == "json":
+        answer.pieces([writing.canonical(told.to_json(interval.tz)).encode() + b"\n"])
+    else:
+        answer.rows(told.rows, make_envelope(answer, "explain", interval, settings, told.warnings))
+
+
+@app.command()
 def tools(
     context: typer.Context,
     since: Since = None,
