@@ -63,14 +63,24 @@ class Table:
         Raises ValueError when a required column holds a null or the key is not unique: that is a fault of the
         program, never of the input.
         """
-        missing = [pl.lit(None, dtype=c.dtype).alias(c.name) for c in self.columns if c.name not in frame.columns]
-        out = frame.with_columns(missing).select([pl.col(c.name).cast(c.dtype) for c in self.columns])
+        have = frame.schema
+        if have != self.schema:
+            frame = frame.select(
+                pl.lit(None, dtype=c.dtype).alias(c.name)
+                if c.name not in have
+                else pl.col(c.name)
+                if have[c.name] == c.dtype
+                else pl.col(c.name).cast(c.dtype)
+                for c in self.columns
+            )
+        out = frame
         if out.height:
-            nulls = out.select([pl.col(c.name).null_count() for c in self.columns if c.is_required]).row(0, named=True)
-            if bad := [name for name, count in nulls.items() if count]:
+            if bad := [c.name for c in self.columns if c.is_required and out.get_column(c.name).null_count()]:
                 raise ValueError(f"table {self.name}: null in required column {', '.join(bad)}")
+            if not self.key:
+                return out
             out = out.sort(self.key, nulls_last=False, maintain_order=True)
-            if self.key and out.select(pl.struct(self.key).is_duplicated().any()).item():
+            if out.select(pl.struct(self.key).is_duplicated().any()).item():
                 raise ValueError(f"table {self.name}: key {self.key} is not unique")
         return out
 
