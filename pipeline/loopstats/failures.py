@@ -871,6 +871,8 @@ CLEAN = {
     "equals": r"^=+ | =+$",
 }
 CONTROLS = "".join(map(chr, (*range(9), *range(11, 32), *range(127, 133), *range(134, 160))))
+ESCAPES = ("\\u001b", "\\x1b", "\\033")
+INTERPRETER_SIGNS = ("[Python Interpreter: ", "[Current working ", "[Jupyter ")
 CONTROLS_OF_ASCII = "".join(filter(str.isascii, CONTROLS))
 RULES: dict[str, object] = {
     "clean": CLEAN, "tags_dropped": TAGS_DROPPED, "tags_unwrapped": TAGS_UNWRAPPED, "added": ADDED,
@@ -929,7 +931,15 @@ def _fits(table: str, rows: tuple[tuple[str, str, str], ...], line: str) -> str:
 
 def _plain(text: str) -> str:
     """Without lone surrogates and private-use marks; a capital dotted I is the one letter that grows when lowered."""
-    return text if text.isascii() else _rx("private").sub("\ufffd", text).replace("\u0130", "I")
+    if text.isascii():
+        return text
+    try:
+        is_marked = b"\xee\x80" in text.encode()
+    except UnicodeEncodeError:
+        is_marked = True
+    if is_marked:
+        text = _rx("private").sub("\ufffd", text)
+    return text.replace("\u0130", "I")
 
 
 def _without_tag(text: str, tag: str) -> str:
@@ -973,13 +983,23 @@ _looked_at = [0]
 
 def _may_hold_added(text: str) -> bool:
     """Whether a line of the text begins like a row of ADDED: one look that spares most texts the look at each line."""
-    found = _compiled.get("any_added")
-    if found is None:
-        signs = "|".join(re.escape(sign) for _, row, _ in ADDED for sign in row.split("|"))
-        rows = "|".join(pattern for _, _, pattern in ADDED)
+    opened, found = _compiled.get("added_opening"), _compiled.get("any_added")
+    if opened is None or found is None:
+        signs = [sign for _, row, _ in ADDED for sign in row.split("|")]
         # What `strip` would take from a line's beginning is none of the signs of the first class.
-        found = _compiled["any_added"] = re.compile(rf"\n[^\n!-~\u2026\u26a0]*+(?={signs})(?:{rows})", re.ASCII)
-    return found.search("\n" + text) is not None
+        start = r"\n[^\n!-~\u2026\u26a0]*+"
+        # Numbered lines are many: of those, only a number that counts something cut off is worth the long pattern.
+        by_letter = {"0": [r"[0-9,]*+ (?:more |characters|chars|lines|bytes|tokens|words)"]}
+        for sign in signs:
+            if not sign.isdecimal():
+                by_letter.setdefault(sign[0], []).append(re.escape(sign[1:]))
+        openings = "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
+        openings = openings.replace("0(?:", "[0-9](?:", 1)
+        opened = _compiled["added_opening"] = re.compile(f"{start}(?:{openings})", re.ASCII)
+        signed, rows = "|".join(map(re.escape, signs)), "|".join(pattern for _, _, pattern in ADDED)
+        found = _compiled["any_added"] = re.compile(f"{start}(?={signed})(?:{rows})", re.ASCII)
+    text = "\n" + text
+    return opened.search(text) is not None and found.search(text) is not None
 
 
 def _without_added(text: str) -> str:
@@ -1028,9 +1048,10 @@ def _clean(text: str) -> str:
     text = _plain(text)
     if "\x1b" in text:
         text = _rx("osc").sub("", text)
-    if "\x1b" in text or "\x9b" in text or "\\u001b" in text or "\\x1b" in text or "\\033" in text:
+    if "\x1b" in text or "\x9b" in text or ("\\" in text and [sign for sign in ESCAPES if sign in text]):
         text = _rx("csi").sub("", text)
-    if "m" in text and "[0m" in text:
+    is_bracketed = "[" in text
+    if is_bracketed and "[0m" in text:
         text = _rx("bare_csi").sub("", text)
     if "\r" in text:
         text = text.replace("\r\n", "\n")
@@ -1041,13 +1062,13 @@ def _clean(text: str) -> str:
     for control in CONTROLS if not text.isascii() else CONTROLS_OF_ASCII:
         if control in text:
             text = text.replace(control, "")
-    if "[Python Interpreter: " in text or "[Current working " in text or "[Jupyter " in text:
+    if is_bracketed and [sign for sign in INTERPRETER_SIGNS if sign in text]:
         text = _rx("interpreter").sub("", text)
     if text.startswith("failed in sandbox "):
         text = _row("sandbox", SANDBOX[0][1]).sub("", text, count=1)
         text = "\n".join(text.rsplit(", stderr: ", 1))
     text = _without_added(text)
-    for start, end in QUOTED_INPUT:
+    for start, end in QUOTED_INPUT if "`" in text or "\nString: " in text else ():
         if start in text and (at := text.find(start) + len(start)) <= (to := text.rfind(end)):
             text = text[:at] + "\u2026" + text[to:]
     return text
@@ -1362,9 +1383,43 @@ def mask_secrets(text: str) -> str:
 CLOCK_SIGN = r"[0-9](?: ?(?:ms|s|secs?|seconds?|us|ns|min|minutes?)(?![a-z0-9_])|[0-9]-[0-9]|:[0-9])"
 
 
-def without_times(text: str) -> str:
-    """Lower-case text with durations, clock times and dates as `0`: what differs between two runs of one check."""
-    return _rx("clock").sub("0", text) if _row("clock_sign", CLOCK_SIGN).search(text) else text
+# Lower case and one kind of white space, byte by byte; and what may stand in a clock time, in classes: digits,
+# beginnings of units, colon, hyphen, space.
+_LOWERED = bytes(32 if byte in b"\t\n" else byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
+_CLOCK_CLASSES = bytes(
+    1 if 48 <= byte <= 57 else 2 if byte in b"smun" else 3 if byte in b":-" else 4 if byte == 32 else 0
+    for byte in range(256)
+)
+_CLOCK_SHAPES = (b"\1\2", b"\1\4\2", b"\1\3\1")
+_ASCII = bytes(range(128))
+_caseless: dict[str, bool] = {}
+
+
+def _is_caseless(char: str) -> bool:
+    found = _caseless.get(char)
+    if found is None:
+        if len(_caseless) >= MEMO_SIZE:
+            _caseless.clear()
+        found = _caseless[char] = char.lower() == char and not char.isspace()
+    return found
+
+
+def without_looks(text: str) -> bytes:
+    """A cleaned text without what differs between two runs of one check: case, white space, durations, times, dates.
+
+    Goes by bytes where it may: lowering and splitting characters takes three times as long.
+    """
+    data = text.encode("utf-8", "replace")
+    if text.isascii() or all(map(_is_caseless, set(data.translate(None, _ASCII).decode()))):
+        data = b" ".join(data.translate(_LOWERED).split())
+    else:
+        data = " ".join(text.lower().split()).encode("utf-8", "replace")
+    classes = data.translate(_CLOCK_CLASSES)
+    if [shape for shape in _CLOCK_SHAPES if shape in classes]:
+        normal = data.decode()
+        if _row("clock_sign", CLOCK_SIGN).search(normal):
+            return _rx("clock").sub("0", normal).encode()
+    return data
 
 
 def is_known_secret(text: str) -> bool:

@@ -156,10 +156,9 @@ def salt_id(salt: str) -> str:
 
 def result_hash(text: str) -> str:
     """16 hex digits for "the same result again": harness additions, white space, case and clock readings aside."""
-    normal = failures.without_times(" ".join(failures.clean(text[:65_536]).lower().split()))
-    return hashlib.sha256(
-        f"{len(text) if len(text) > 65_536 else ''}\x1f{normal}".encode("utf-8", "replace")
-    ).hexdigest()[:16]
+    length = str(len(text)) if len(text) > 65_536 else ""
+    normal = failures.without_looks(failures.clean(text[:65_536]))
+    return hashlib.sha256(length.encode() + b"\x1f" + normal).hexdigest()[:16]
 
 
 def safe_label(text: str) -> str:
