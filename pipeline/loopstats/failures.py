@@ -1424,8 +1424,15 @@ def without_looks(text: str) -> bytes:
 
 def is_known_secret(text: str) -> bool:
     """Whether the text holds a key of a known provider: what even an id may not carry, though ids look random."""
-    low = _lowered(text)
-    return bool([sign for sign in SECRET_PREFIXES if sign in low]) and _rx("secret_prefix").search(text) is not None
+    gate = _compiled.get("any_prefix")
+    if gate is None:
+        by_letter: dict[str, list[str]] = {}
+        for sign in SECRET_PREFIXES:
+            by_letter.setdefault(sign[0], []).append(re.escape(sign[1:]))
+        signs = "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
+        # As `secret_prefix` begins: nowhere inside a word, and behind a letter of sk_live_ and its like.
+        gate = _compiled["any_prefix"] = re.compile(f"(?<![a-z0-9])[spr]?(?:{signs})")
+    return gate.search(_lowered(text)) is not None and _rx("secret_prefix").search(text) is not None
 
 
 # --- masks --------------------------------------------------------------------------------------------------------

@@ -157,11 +157,11 @@ def is_long_id(value: str | None) -> bool:
     """
     if not value or len(value) < 20 or ":" in value or "." in value:
         return False
-    return any(len(part) >= 12 and any(ch.isdigit() for ch in part) for part in value.replace("-", "_").split("_"))
+    return any([len(part) >= 12 and any(map(str.isdigit, part)) for part in value.replace("-", "_").split("_")])
 
 
 def _uid(*parts: str | None) -> str:
-    joined = "\x1f".join("\x00" if part is None else part for part in parts)
+    joined = "\x1f".join(["\x00" if part is None else part for part in parts])
     return hashlib.sha256(joined.encode("utf-8", "replace")).hexdigest()[:32]
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from loopstats.formats import Emit, Format, Head, Reader, Source, canonical_id
 from loopstats.formats.pairing import each
 
+SIGN = "# aider chat started at "
 START = re.compile(r"^# aider chat started at ([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:]{8})[ \t]*\r?$", re.MULTILINE)
 TOKENS = re.compile(r"Tokens: ([0-9.,]{1,12}k?) sent, (?:[^\n]{0,60}, )?([0-9.,]{1,12}k?) received")
 COST = re.compile(r"Cost: \$([0-9]{1,6}(?:\.[0-9]{1,8})?) message")
@@ -30,7 +31,7 @@ class Aider(Format):
 
     def matches(self, head: Head) -> int:
         """Sure where a line is the heading that Aider writes."""
-        return 80 if START.search(head.text) else 0
+        return 80 if SIGN in head.text and START.search(head.text) else 0
 
     def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
         """A reader of the whole file."""

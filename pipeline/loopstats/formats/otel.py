@@ -46,9 +46,9 @@ class OtelGenAi(Format):
 
     def matches(self, head: Head) -> int:
         """Sure where resource spans speak of models or tools, less so where not; console spans only where they do."""
-        is_marked = any(mark in head.text for mark in MARKS)
         if head.text.lstrip()[:1] not in ("{", "["):
             return 0
+        is_marked = any(mark in head.text for mark in MARKS)
         if '"resourceSpans"' in head.text or '"resource_spans"' in head.text:
             return 85 if is_marked else 45
         is_console = '"trace_id"' in head.text and '"span_id"' in head.text and '"start_time"' in head.text
