@@ -16,9 +16,7 @@ from typing import Any
 DATA = Path(__file__).parent / "data"
 
 # Control characters but for the line end, bidirectional ones, zero-width ones, and separators that end a line somewhere.
-HARMFUL = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ue000-\ue01f]"
-)
+HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
 
 
 def json_cases() -> dict[str, bytes]:
@@ -88,3 +86,85 @@ def run(
 def files_below(folder: Path) -> dict[str, bytes]:
     """All files below `folder` with their bytes, to see that nothing changed."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def utf8(text: str) -> str:
+    """The text as UTF-8 can hold it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def native_log(texts: list[str], first: int = 0) -> bytes:
+    """Per text a session with a loop, drift, guard, delivery and fact, the text in every field that takes one."""
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(texts, first):
+        common = {"v": 1, "session": f"{text}#{number}"}
+        start = 1_793_000_000 + number * 1000
+        lines.append(
+            common
+            | dict.fromkeys(("cwd", "project", "harness", "model", "task", "group", "epoch"), text)
+            | {"type": "session", "ts": start, "experiment": OWN[number % 4]}
+            | {"salt_id": text, "share_bp": 5000, "rule_digest": text}
+        )
+        words = dict.fromkeys(("action", "cycle", "error_code", "outcome_reason", "overflow"), text)
+        lines += [
+            common
+            | words
+            | {"type": "step", "id": f"{text}{step}", "ts": start + step + 1, "tool": text, "kind": "edit"}
+            | {
+                "model": text,
+                "outcome": "failure" if step < 9 else "success",
+                "message": text,
+                "decision": f"{text}{step}",
+            }
+            | {"target": f"{text}{step % 2}", "targets": [text], "fingerprint": text, "state_hash": text}
+            | {"tokens": {"input": 10, "output": 1}, "signature": "5" * 16, "truncated": True}
+            for step in range(11)
+        ]
+        lines.append(
+            common
+            | dict.fromkeys(("experiment", "signature", "arm", "reason", "text_sha256", "step"), text)
+            | {"type": "delivery", "delivered": True, "tier": 1, "ts": start + 3}
+        )
+        lines.append(
+            common
+            | dict.fromkeys(("experiment", "rule", "rule_digest", "arm", "epoch", "step"), text)
+            | {"type": "loop", "signature": "5" * 16, "ts": start + 3, "arm_bp": 1, "share_bp": 5000}
+        )
+        lines.append(
+            common | dict.fromkeys(("name", "event", "by"), text) | {"type": "guard", "tier": 3, "ts": start + 4}
+        )
+        lines.append(
+            common | dict.fromkeys(("ending", "bait", "expected_ending"), text) | {"type": "result", "ts": start + 20}
+        )
+        lines.append(common | {"type": text or "-", "ts": start + 21})
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def claude_log(texts: list[str]) -> bytes:
+    """Per text a session of a Claude Code transcript in which two calls fail and say it."""
+    lines: list[dict[str, Any]] = []
+    for number, text in enumerate(texts):
+        common = {"sessionId": f"{text}@{number}", "cwd": f"/{text}", "gitBranch": text, "version": text}
+        for step in range(3):
+            stamp = {"timestamp": f"2026-02-03T10:{number % 60:02d}:{step:02d}.000Z"}
+            call = f"{text}-{number}-{step}"
+            block = {
+                "type": "tool_use",
+                "id": call,
+                "name": text,
+                "input": {"command": text, "file_path": f"{text}{step}"},
+            }
+            message = {"id": f"{call}m", "role": "assistant", "model": text, "content": [block]}
+            lines.append(common | stamp | {"type": "assistant", "uuid": f"{call}u", "message": message})
+            result = {"type": "tool_result", "tool_use_id": call, "is_error": True, "content": f"Error: {text}\n{text}"}
+            lines.append(
+                common | stamp | {"type": "user", "uuid": f"{call}r", "message": {"role": "user", "content": [result]}}
+            )
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def file_name(text: str) -> str | None:
+    """The text as the name of a file, where a file can have it."""
+    name = text.replace("/", "\u2215").replace("\x00", "")
+    data = os.fsencode(utf8(name) + ".jsonl")
+    return os.fsdecode(data) if name and len(data) <= 255 else None

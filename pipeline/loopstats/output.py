@@ -135,6 +135,15 @@ def write_stream(stream: BinaryIO, pieces: Iterable[bytes]) -> None:
         stream.flush()
 
 
+def visible(piece: bytes) -> bytes:
+    """Text for a terminal: what would act there becomes escapes, line ends stay.
+
+    For CSV, which elsewhere holds log text as it is. A piece ends with a line.
+    """
+    text = piece.decode().replace("\r\n", "\n")
+    return "\n".join(safe_text(line) for line in text.split("\n")).encode()
+
+
 def plain(value: Any) -> Any:
     """A cell as a JSON value: floats at 12 significant digits or null, times ISO 8601 UTC, decimals as numbers."""
     if isinstance(value, float):

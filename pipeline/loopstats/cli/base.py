@@ -130,6 +130,8 @@ class Answer:
             return
         if self.format_name == "parquet" and sys.stdout.isatty():
             raise UsageError("-f parquet is binary; name a file with -o FILE, or pipe it")
+        if self.format_name == "csv" and sys.stdout.isatty():
+            pieces = map(output.visible, pieces)
         try:
             sys.stdout.flush()
             output.write_stream(sys.stdout.buffer, pieces)
