@@ -29,6 +29,7 @@ ALLOWED_ABOVE = {
     "resources": set(),
     "decode": {"errors"},
     "store": {"tables", "errors", "found", "resources", "__init__"},
+    "care": {"store", "tables", "errors", "found", "__init__"},
     "config": {"rule", "errors"},
     "found": {"errors"},
     "homes": {"errors", "hooks"},

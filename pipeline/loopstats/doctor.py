@@ -15,6 +15,7 @@ import polars as pl
 from loopstats.estimate import Rate
 
 SHOWN = 3
+MANY_FILES = 16  # more of them make reading slow
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,18 @@ class Finding:
 
 
 def lake(
-    meta: Mapping[str, str], derived_digest: str, sources: pl.DataFrame, steps: pl.DataFrame, turns: pl.DataFrame
+    meta: Mapping[str, str],
+    derived_digest: str,
+    most_files: int,
+    sources: pl.DataFrame,
+    steps: pl.DataFrame,
+    turns: pl.DataFrame,
 ) -> list[Finding]:
-    """Health of a lake. `sources`: tables.SOURCES; `steps`: tool, kind, outcome; `turns`: model, tokens, cost."""
+    """Health of a lake.
+
+    `most_files`: of one table in one bucket. `sources`: tables.SOURCES; `steps`: tool, kind, outcome; `turns`: model,
+    tokens, cost.
+    """
     settled = meta.get("derived_digest") == derived_digest
     read = int(sources["count_read"].sum())
     accounted = pl.sum_horizontal("count_used", "count_nothing", "count_folded", "count_rejected", "count_waiting")
@@ -48,6 +58,12 @@ def lake(
             "ok" if settled else "mend",
             f"generation {meta.get('generation', '0')}, {sources.height} files, {steps.height} steps"
             + ("" if settled else "; made under other settings or rules: run `loopstats ingest` again"),
+        ),
+        Finding(
+            "files of the lake",
+            "look" if most_files > MANY_FILES else "ok",
+            f"at most {most_files} a table and bucket"
+            + ("; run `loopstats lake compact`" if most_files > MANY_FILES else ""),
         ),
         Finding("lines accounted for", "mend" if unbalanced else "ok", _some(unbalanced) or f"{read} lines"),
         Finding("files gone", "look" if gone else "ok", _some(gone) or "none"),

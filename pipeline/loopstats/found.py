@@ -22,6 +22,7 @@ from loopstats.errors import UsageError
 LEDGER = "ledger.sqlite"
 MANIFEST = "manifest.json"
 REPORT = "report"
+SCHEMA_VERSION = 1  # of the ledger and of the tables in `tables.py`
 INT64 = 1 << 63
 ESCAPED = "escaped:"
 SKIPPED_FOLDERS = frozenset({".git", ".hook", "node_modules", "__pycache__", ".venv"})
@@ -165,6 +166,8 @@ def nothing_new(root: Path, paths: Sequence[str], digests: dict[str, str]) -> di
         generation = json.loads((root / MANIFEST).read_bytes())["generation"]
         report: dict[str, Any] = json.loads(meta[REPORT])
     except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+        return None
+    if meta.get("schema_version") != str(SCHEMA_VERSION):
         return None
     if str(generation) != meta.get("generation") or any(meta.get(key) != value for key, value in digests.items()):
         return None

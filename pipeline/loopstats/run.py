@@ -2,15 +2,15 @@
 
 A room of its own because a newcomer should see the whole line at once: `derive` is the line from records to loops, and
 to what the hard rule does not see, for a batch of complete sessions; `ingest` brings files in and makes the dirty
-buckets anew; `record_lift` keeps a night's estimate. The same `derive` runs here and inside the partitions of a
-distributed engine.
+buckets anew, `rebuild` makes all of them; `record_lift` keeps a night's estimate. The same `derive` runs here and
+inside the partitions of a distributed engine.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +22,10 @@ from loopstats.assign import assign
 from loopstats.classify import classify
 from loopstats.config import Settings
 from loopstats.detect import detect, enrol
-from loopstats.errors import RejectsError, UsageError
+from loopstats.errors import LakeError, RejectsError, UsageError
 from loopstats.found import REPORT
 from loopstats.steps import build, find_shadows, record_index
-from loopstats.store import Lake, Snapshot, Writer, bucket_of
+from loopstats.store import Lake, Snapshot, Writer, bucket_of, damage
 from loopstats.tables import (
     BUCKETS,
     BYPASSES,
@@ -80,6 +80,7 @@ SHADOWS = Table("shadows", "records of another session's history, internal", (),
 Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
 BATCH_ROWS = 500_000
+MERGE_FILES = 16
 
 
 def derive(
@@ -150,7 +151,7 @@ def ingest(
         if is_other_rule:
             todo, count_same = reading.with_known(found, known), 0
         state.read(todo, is_full or is_other_rule, jobs, progress)
-        state.note_gone(found, paths)
+        state.note_gone(found, reading.resolved_roots(paths))
         state.note_moved()
         state.note_refused(refused)
         summary = {
@@ -172,19 +173,82 @@ def ingest(
                 count,
             )
         state.mark_dirty()
+        _merge_records(writer, state.dirty)
         _derive_dirty(writer, state, settings, is_settled, progress)
-        writer.commit(
-            state.rows_changed(),
-            state.rejects,
-            sorted(state.cleared),
-            {
-                "derived_digest": settings.derived_digest,
-                "rule_digest": settings.rule_digest,
-                **_cover(writer.snapshot()),
-                REPORT: json.dumps(_tables_report(writer.snapshot()), sort_keys=True),
-            },
-        )
+        _commit(writer, state, settings)
         return summary | _report(writer.snapshot(), state) | _coverage(writer)
+
+
+def rebuild(
+    lake: Lake,
+    settings: Settings,
+    *,
+    is_from_sources: bool = False,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Make every derived table anew of the records, whatever state they are in; one commit, or nothing.
+
+    `is_from_sources`: read the files of the ledger that are still on disk anew first, and leave out record files that
+    are missing or damaged. What was read of files that have vanished since stays. Gives `digest_before` and `digest` of
+    the derived tables, `files_read`, `dropped` (files of the lake that were left out) and `lost` (source_file to lines
+    whose records stood in a damaged file and whose source is gone). LakeError where records are damaged and may not be
+    left out. The recorded nights (`lift`) cannot be made anew: they stay, but for a damaged file.
+    """
+    with lake.write() as writer:
+        before = writer.snapshot()
+        damaged = [f for f in before.files if f.name in (RECORDS.name, LIFT.name) and damage(lake.root, f)]
+        if any(file.name == RECORDS.name for file in damaged) and not is_from_sources:
+            raise LakeError(
+                f"{damaged[0].path}: {damage(lake.root, damaged[0])}; restore it, or run "
+                "`loopstats lake rebuild --from-sources` to read the logs anew"
+            )
+        for file in damaged:
+            writer.drop(file.path)
+        known = {row["path"]: row for row in writer.sources() if not row["is_superseded"]}
+        state = _Intake(writer, settings, known)
+        if is_from_sources:
+            found = reading.with_known((), known)
+            state.read(found, True, jobs, progress)
+            state.note_gone(found, None)
+            state.note_moved()
+            state.flush()
+        lost = state.note_lost() if damaged else {}
+        state.dirty.update(file.bucket for file in before.files if TABLES.get(file.name, FOLDED).is_bucketed)
+        _derive_dirty(writer, state, settings, False, progress)
+        _commit(writer, state, settings)
+        return {
+            "digest_before": before.digest(),
+            "digest": writer.snapshot().digest(),
+            "generation": writer.generation,
+            "files_read": state.count_new + state.count_grown,
+            "files_gone": sum(bool(row["is_gone"]) for row in state.rows.values() if not row["is_superseded"]),
+            "dropped": [file.path for file in damaged],
+            "lost": lost,
+            **_report(writer.snapshot(), state),
+        }
+
+
+def _commit(writer: Writer, state: _Intake, settings: Settings) -> None:
+    writer.commit(
+        state.rows_changed(),
+        state.rejects,
+        sorted(state.cleared),
+        {
+            "derived_digest": settings.derived_digest,
+            "rule_digest": settings.rule_digest,
+            **_cover(writer.snapshot()),
+            REPORT: json.dumps(_tables_report(writer.snapshot()), sort_keys=True),
+        },
+    )
+
+
+def _merge_records(writer: Writer, buckets: Iterable[int]) -> None:
+    """Where every night appended a file, one is made of many: the bucket is read for its derivation anyway."""
+    snapshot = writer.snapshot()
+    for bucket in sorted(buckets):
+        if len(snapshot.paths(RECORDS.name, bucket)) > MERGE_FILES:
+            writer.merge(RECORDS, bucket)
 
 
 def new_bytes(file: reading.Found, before: dict[str, Any] | None) -> int:
@@ -351,12 +415,12 @@ class _Intake:
         for name, reason in refused:
             self._refuse(f"refused:{name}", name, reason)
 
-    def note_gone(self, found: Sequence[reading.Found], paths: Sequence[str]) -> None:
-        """Files of the ledger under `paths` that are no longer on disk: their rows stay, and it is said."""
+    def note_gone(self, found: Sequence[reading.Found], roots: Sequence[str] | None) -> None:
+        """Files of the ledger under `roots` (None: anywhere) that are gone from disk: their rows stay, it is said."""
         present = {file.path for file in found}
-        roots = reading.resolved_roots(paths)
         for path, row in self.known.items():
-            if path not in present and not row["is_gone"] and reading.is_below(path, roots):
+            is_asked = not path.startswith("refused:") if roots is None else reading.is_below(path, roots)
+            if path not in present and not row["is_gone"] and is_asked:
                 self.rows[row["source_id"]] = self.rows[row["source_id"]] | {"is_gone": 1}
                 self.changed.add(row["source_id"])
                 self.count_gone += 1
@@ -376,6 +440,19 @@ class _Intake:
             if any(reading.stands_for(other, row) for other in others):
                 self.count_gone -= not self.known[row["path"]]["is_gone"]
                 self._supersede(row)
+
+    def note_lost(self) -> dict[str, int]:
+        """Lines whose records are no longer in the lake, by file; from now on they count as not read."""
+        held = held_lines(self.writer.snapshot())
+        lost: dict[str, int] = {}
+        for source_id, row in self.rows.items():
+            missing = row["count_carrying"] - held.get(source_id, 0)
+            if missing > 0 and not row["is_superseded"]:
+                lost[row["source_file"]] = missing
+                counts = {name: row[name] - missing for name in ("count_lines", "count_carrying")}
+                self.rows[source_id] = row | counts
+                self.changed.add(source_id)
+        return lost
 
     def flush(self) -> None:
         """Stage what was read as one more records file per bucket."""
@@ -429,11 +506,14 @@ def _derive_dirty(
 ) -> None:
     snapshot = writer.snapshot()
     shadows = find_shadows(record_index(snapshot.scan("records")))
-    before = _read_shadows(snapshot)
-    dirty = set(state.dirty) | _changed_buckets(before, shadows)
-    if not is_settled:
+    dirty = set(state.dirty)
+    if is_settled:
+        before = _read_shadows(snapshot)
+        dirty |= _changed_buckets(before, shadows)
+        if not shadows.equals(before):
+            writer.replace(SHADOWS, 0, shadows)
+    else:
         dirty |= set(snapshot.buckets("records"))
-    if not shadows.equals(before):
         writer.replace(SHADOWS, 0, shadows)
     sources = state.sources_frame()
     todo = sorted(dirty)
@@ -497,6 +577,12 @@ def split(frame: pl.DataFrame, buckets: Sequence[int]) -> list[pl.DataFrame]:
         "bucket_", as_dict=True, include_key=False
     )
     return [parts.get((bucket,), frame.clear()) for bucket in buckets]
+
+
+def held_lines(snapshot: Snapshot) -> dict[int, int]:
+    """By source: how many of its lines have records in the lake."""
+    lines = snapshot.scan(RECORDS.name).select("source_id", "source_line").unique().collect()
+    return dict(lines.group_by("source_id").len().iter_rows())
 
 
 def _read_shadows(snapshot: Snapshot) -> pl.DataFrame:

@@ -30,11 +30,13 @@ from loopstats import __version__
 from loopstats.errors import LakeError, LockedError, StorageError, UsageError
 from loopstats.found import LEDGER as LEDGER
 from loopstats.found import MANIFEST as MANIFEST
-from loopstats.tables import BUCKETS, RECORDS, SCHEMA_VERSION, TABLES, Table
+from loopstats.found import SCHEMA_VERSION as SCHEMA_VERSION
+from loopstats.tables import BUCKETS, LIFT, RECORDS, TABLES, Table
 
 KEEP_GENERATIONS = 2
 SYNCS_AT_ONCE = 8
 DATA = "data"
+OWN_FILES = "*/bucket=*/*.parquet"  # below DATA: what a writer makes, and sweeps
 
 _DDL = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -57,6 +59,9 @@ CREATE TABLE files(
 ) STRICT;
 """
 
+# The n-th entry brings a ledger of schema n to n + 1. Data files need none: a new column is null in old ones.
+_MIGRATIONS: tuple[tuple[str, ...], ...] = ()
+
 
 def bucket_of(session_id: str) -> int:
     """Bucket of a session, so of all its runs: what a run needs (enrolment, first folder, parent) lies together."""
@@ -74,6 +79,22 @@ class DataFile:
     count_rows: int
     size_bytes: int
     sha256: str
+
+
+def damage(root: Path, file: DataFile, data: bytes | None = None) -> str | None:
+    """What is wrong with the bytes of a file of the lake; None where they are those that were committed."""
+    if data is None:
+        try:
+            data = (root / file.path).read_bytes()
+        except FileNotFoundError:
+            return "missing"
+        except OSError as error:
+            return f"unreadable ({error.strerror})"
+    if len(data) != file.size_bytes:
+        return f"{len(data)} bytes, {file.size_bytes} were committed"
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        return "its bytes are not those that were committed (SHA-256)"
+    return None
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,11 @@ class Snapshot:
     def buckets(self, name: str) -> list[int]:
         """Buckets in which table `name` has rows."""
         return sorted({f.bucket for f in self.files if f.name == name})
+
+    def digest(self) -> str:
+        """Hash of every table that is made of the records: equal for equal content, by one version of the libraries."""
+        tables = sorted((f.name, f.bucket, f.sha256) for f in self.files if f.name in TABLES and f.name != LIFT.name)
+        return hashlib.sha256(json.dumps(tables).encode()).hexdigest()
 
     def scan(self, name: str, bucket: int | None = None) -> pl.LazyFrame:
         """Table `name`, columns and types of this version, rows in file order."""
@@ -143,20 +169,27 @@ class Lake:
             raise LakeError(
                 f"{path}: damaged manifest; run `loopstats ingest` once, it is written anew from the ledger"
             ) from error
-        if version > SCHEMA_VERSION:
-            raise LakeError(
-                f"{self.root}: lake of schema {version}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats"
-            )
+        check_schema(self.root, version)
         return Snapshot(self.root, generation, files)
 
     def peek(self) -> tuple[list[dict[str, Any]], dict[str, str]]:
         """Rows of the ledger's `sources`, and its `meta`, read without a lock or a trace; none without a lake."""
-        path = self.root / LEDGER
-        if not path.exists():
+        if not (self.root / LEDGER).exists():
             return [], {}
+        with self.reading() as ledger:
+            return source_rows(ledger), dict(ledger.execute("SELECT key, value FROM meta"))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The ledger at one instant, to be read only; LakeError where it is damaged."""
+        path = self.root / LEDGER
+        # A writer that was killed in its commit leaves a journal, and only one who may write can take it back.
+        is_torn = Path(f"{path}-journal").exists()
         try:
-            with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as ledger:
-                return _source_rows(ledger), dict(ledger.execute("SELECT key, value FROM meta"))
+            uri = f"{path.resolve().as_uri()}?mode={'rw' if is_torn else 'ro'}"
+            with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as ledger:
+                ledger.execute("BEGIN")
+                yield ledger
         except sqlite3.OperationalError as error:
             raise _operational(path, error) from error
         except sqlite3.DatabaseError as error:
@@ -211,10 +244,10 @@ class Lake:
             ) from error
         if row is None or check != ("ok",):
             raise LakeError(f"{path}: damaged ledger; restore it, or move {self.root} away and ingest again")
-        if int(row[0]) > SCHEMA_VERSION:
-            raise LakeError(
-                f"{self.root}: lake of schema {row[0]}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats"
-            )
+        version = int(row[0])
+        check_schema(self.root, version)
+        if version < SCHEMA_VERSION:
+            _migrate(ledger, version)
         return ledger
 
 
@@ -236,7 +269,7 @@ class Writer:
 
     def sources(self) -> list[dict[str, Any]]:
         """All rows of the ledger's `sources`, as dictionaries."""
-        return _source_rows(self.ledger)
+        return source_rows(self.ledger)
 
     def rejects(self) -> list[tuple[int, int, int, str, str | None]]:
         """All rejects: source, line, offset, reason, hash."""
@@ -268,6 +301,18 @@ class Writer:
             if file.bucket == bucket and file.name == table.name and file.path not in self._removed:
                 self._removed.append(file.path)
         self.append(table, bucket, frame)
+
+    def merge(self, table: Table, bucket: int) -> int:
+        """Stage the files of `table` in `bucket` as one; how many there were (one file, or none, is left alone)."""
+        snapshot = self.snapshot()
+        count = len(snapshot.paths(table.name, bucket))
+        if count > 1:
+            self.replace(table, bucket, snapshot.scan(table.name, bucket).collect())
+        return count
+
+    def drop(self, path: str) -> None:
+        """Stage that a file is no longer part of the lake."""
+        self._removed.append(path)
 
     def _write(self, table: Table, bucket: int, frame: pl.DataFrame) -> DataFile:
         buffer = io.BytesIO()
@@ -330,14 +375,14 @@ class Writer:
     def recover(self) -> None:
         """Roll a commit forward that was not published, and sweep what no commit lists."""
         try:
-            published = json.loads((self.root / MANIFEST).read_bytes())["generation"]
-        except (OSError, ValueError, KeyError, TypeError):
-            published = -1
-        if published != self.generation:
+            published = (self.root / MANIFEST).read_bytes()
+        except OSError:
+            published = b""
+        if published != self._manifest():
             self._publish()
         self._sweep()
 
-    def _publish(self) -> None:
+    def _manifest(self) -> bytes:
         files = [vars(f) for f in self.snapshot().files]
         manifest = {
             "schema_version": SCHEMA_VERSION,
@@ -345,8 +390,11 @@ class Writer:
             "version": __version__,
             "files": files,
         }
+        return json.dumps(manifest, indent=1, sort_keys=True).encode()
+
+    def _publish(self) -> None:
         temporary = self.root / f".{MANIFEST}.new"
-        _write_synced(temporary, json.dumps(manifest, indent=1, sort_keys=True).encode())
+        _write_synced(temporary, self._manifest())
         temporary.replace(self.root / MANIFEST)
         _sync_folder(self.root)
 
@@ -354,14 +402,35 @@ class Writer:
         oldest = self.generation - KEEP_GENERATIONS
         doomed = [row[0] for row in self.ledger.execute("SELECT path FROM files WHERE removed <= ?", (oldest,))]
         known = {row[0] for row in self.ledger.execute("SELECT path FROM files")} - set(doomed)
-        for path in (self.root / DATA).glob("*/bucket=*/*.parquet"):
+        for path in (self.root / DATA).glob(OWN_FILES):
             if path.relative_to(self.root).as_posix() not in known:
                 path.unlink(missing_ok=True)
         if doomed:
             self.ledger.executemany("DELETE FROM files WHERE path=?", [(path,) for path in doomed])
 
 
-def _source_rows(ledger: sqlite3.Connection) -> list[dict[str, Any]]:
+def check_schema(root: Path, version: int) -> None:
+    """LakeError for a lake of a newer schema."""
+    if version > SCHEMA_VERSION:
+        raise LakeError(f"{root}: lake of schema {version}, this loopstats knows {SCHEMA_VERSION}; upgrade loopstats")
+
+
+def _migrate(ledger: sqlite3.Connection, version: int) -> None:
+    """Bring an older ledger to this schema in one transaction; the manifest follows with the next commit."""
+    ledger.execute("BEGIN IMMEDIATE")
+    try:
+        for statements in _MIGRATIONS[version - 1 :]:
+            for statement in statements:
+                ledger.execute(statement)
+        ledger.execute("UPDATE meta SET value=? WHERE key='schema_version'", (str(SCHEMA_VERSION),))
+        ledger.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            ledger.execute("ROLLBACK")
+        raise
+
+
+def source_rows(ledger: sqlite3.Connection) -> list[dict[str, Any]]:
     cursor = ledger.execute("SELECT * FROM sources ORDER BY source_id")
     names = [item[0] for item in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -2,7 +2,7 @@
 
 A room of its own because people, scripts and SQL depend on these names; stages, store, `sql/` and the docs all take
 them from here, and a test compares each of them. Nullable columns may be added; nothing is renamed or retyped without
-a new `SCHEMA_VERSION`.
+a new `found.SCHEMA_VERSION`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import polars as pl
 
 from loopstats.rule import ATTEMPTS
 
-SCHEMA_VERSION = 1
 BUCKETS = 64
 
 STR = pl.String()

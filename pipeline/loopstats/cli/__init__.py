@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from loopstats.cli import ingest, live, nightly, reading, simulate
+from loopstats.cli import ingest, lake, live, nightly, reading, simulate
 from loopstats.cli.base import Globals, app, drop_stdout, say
 from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
@@ -19,6 +19,21 @@ __all__ = [
     "app",
     "hoisted",
     "ingest",
+    "live",
+    "main",
+    "nightly",
+    "reading",
+    "run_command",
+    "say",
+    "simulate",
+]
+
+__all__ = [
+    "Globals",
+    "app",
+    "hoisted",
+    "ingest",
+    "lake",
     "live",
     "main",
     "nightly",

@@ -25,8 +25,8 @@ def doctor(context: typer.Context, format_: Format = None, json: Json = False, o
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
+    from loopstats import care, hooks
     from loopstats import doctor as health
-    from loopstats import hooks
     from loopstats.store import Lake
 
     given: Globals = context.obj
@@ -38,6 +38,7 @@ def doctor(context: typer.Context, format_: Format = None, json: Json = False, o
         found = health.lake(
             meta,
             given.settings().derived_digest,
+            care.most_files(snapshot),
             snapshot.read("sources"),
             snapshot.scan("steps").select("tool", "kind", "outcome").collect(),
             snapshot.scan("turns").select("model", "tokens_output", "cost_micros").collect(),
