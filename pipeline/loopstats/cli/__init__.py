@@ -10,38 +10,9 @@ from __future__ import annotations
 import os
 import sys
 
-from loopstats.cli import ingest, lake, live, nightly, reading, simulate
-from loopstats.cli.base import Globals, app, drop_stdout, say
+from loopstats.cli import ingest, lake, live, nightly, reading, simulate  # noqa: F401 - each adds its commands
+from loopstats.cli.base import Globals, app, drop_stdout, say  # noqa: F401 - `Globals` for those who call us
 from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
-
-__all__ = [
-    "Globals",
-    "app",
-    "hoisted",
-    "ingest",
-    "live",
-    "main",
-    "nightly",
-    "reading",
-    "run_command",
-    "say",
-    "simulate",
-]
-
-__all__ = [
-    "Globals",
-    "app",
-    "hoisted",
-    "ingest",
-    "lake",
-    "live",
-    "main",
-    "nightly",
-    "reading",
-    "run_command",
-    "say",
-    "simulate",
-]
 
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
