@@ -30,7 +30,7 @@ ALLOWED_ABOVE = {
     "decode": {"errors"},
     "store": {"tables", "errors", "found", "resources", "__init__"},
     "care": {"store", "tables", "errors", "found", "__init__"},
-    "config": {"rule", "errors"},
+    "config": {"rule", "errors", "hook"},
     "found": {"errors"},
     "homes": {"errors", "hooks"},
     "journal": {"errors"},

@@ -14,7 +14,7 @@ session's event log.
 """
 
 # pathlib takes longer to load than everything that is done here
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH117, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def read_terms(env: dict[str, str], token: str | None, files: list[str], folder:
     `token`: the experiment as JSON, before `files`, the configuration files with the user's first. `folder`: the
     user's data folder.
 
-    A folder's `loopstats.toml` may name the experiment and tool rows; where files go and which texts are shown is
-    taken from the user's own settings only, since a checked-out folder is not to be trusted with that.
+    A project's files (relative paths) may name the experiment and tool rows; where files go and which texts are shown
+    is taken from the user's own settings only, since a checked-out folder is not to be trusted with that.
     """
     hook: dict[str, Any] = {}
     rows: dict[str, str] = {}
     for path in files:
         section, tools = _read_config(path)
-        if path == "loopstats.toml":
+        if not os.path.isabs(path):
             section = {key: value for key, value in section.items() if key not in ("spool", "texts", "fsync")}
         hook.update(section)
         rows.update({tool: kind for tool, kind in tools.items() if isinstance(kind, str)})
@@ -123,7 +123,7 @@ def _read_config(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         return {}, {}
     import tomllib
 
-    parsed = tomllib.loads(data.decode("utf-8"))
+    parsed = tomllib.loads(data.decode("utf-8-sig"))
     return as_dict(parsed.get("hook")), as_dict(parsed.get("tools"))
 
 

@@ -505,12 +505,17 @@ def _object(value: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _plain(part) for key, part in value.items()}
 
 
+def early_columns() -> list[str]:
+    """Columns of `tables.LOOPS` that the lift may be split or filtered by: known at the instant of detection."""
+    return sorted(column.name for column in LOOPS.columns if column.is_early and column.name not in _IS_THE_ARM)
+
+
 def check_early(names: Sequence[str], use: str = "split") -> None:
     """Raise UsageError unless every column is one of `tables.LOOPS` and known at the instant of detection."""
     early = {column.name: column.is_early for column in LOOPS.columns}
     for name in names:
         if name not in early:
-            allowed = ", ".join(sorted(n for n, ok in early.items() if ok and n not in _IS_THE_ARM))
+            allowed = ", ".join(early_columns())
             raise UsageError(f"{name}: no column of loops to {use} the lift by; use one of {allowed}")
         if name in _IS_THE_ARM:
             raise UsageError(f"{name}: the lift compares the arms, so it cannot be used to {use} by it")

@@ -17,6 +17,8 @@ import sys
 TOKEN = "LOOPSTATS_EXPERIMENT"
 SILENCE = "LOOPSTATS_DISABLE"
 PIECE = 1 << 16
+PROJECT_FILE = "loopstats.toml"
+LOCAL_FILE = "loopstats.local.toml"
 
 
 def user_folder(kind: str, env: dict[str, str]) -> str:
@@ -31,10 +33,32 @@ def user_folder(kind: str, env: dict[str, str]) -> str:
     return f"{env.get(f'XDG_{kind.upper()}_HOME') or f'{home}/{default}'}/loopstats"
 
 
+def project_files(folder: str) -> list[str]:
+    """The project's configuration and the local one beside it, where there is either; the local one last.
+
+    Of `folder` and the folders above it, up to the root of the repository, the nearest that has one; outside a
+    repository `folder` alone, since nobody vouches for what lies above it.
+    """
+    folder = start = os.path.abspath(folder)
+    found: list[str] = []
+    while True:
+        if not found:
+            beside = (f"{folder}{os.sep}{PROJECT_FILE}", f"{folder}{os.sep}{LOCAL_FILE}")
+            found = [path for path in beside if os.path.lexists(path)]
+            if found and folder == start:
+                return found
+        if os.path.lexists(f"{folder}{os.sep}.git"):
+            return found
+        above = os.path.dirname(folder)
+        if above == folder:
+            return []
+        folder = above
+
+
 def config_files(env: dict[str, str]) -> list[str]:
-    """The configuration files that there are, the user's before the folder's."""
-    named = (f"{user_folder('config', env)}/loopstats.toml", "loopstats.toml")
-    return [path for path in named if os.path.isfile(path)]
+    """The configuration files that there are, the user's first; those of a project are relative paths."""
+    project = map(os.path.relpath, project_files(os.curdir))
+    return [path for path in (f"{user_folder('config', env)}/{PROJECT_FILE}", *project) if os.path.isfile(path)]
 
 
 def is_dormant(env: dict[str, str]) -> bool:

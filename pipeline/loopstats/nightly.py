@@ -47,8 +47,7 @@ from loopstats.errors import (
 from loopstats.estimate import SRM_FAIL_E, Readout
 from loopstats.output import canonical
 from loopstats.query import Filters
-from loopstats.store import Lake, Snapshot
-from loopstats.tables import SCHEMA_VERSION
+from loopstats.store import SCHEMA_VERSION, Lake, Snapshot
 from loopstats.when import Interval, iso, moment
 
 LOCK = "_nightly"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from loopstats.cli import ingest, lake, live, nightly, reading, simulate  # noqa: F401 - each adds its commands
+from loopstats.cli import ingest, lake, live, nightly, reading, setup, simulate  # noqa: F401 - each adds its commands
 from loopstats.cli.base import Globals, app, drop_stdout, say  # noqa: F401 - `Globals` for those who call us
 from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
@@ -20,7 +20,7 @@ GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: runs the command and exits with its code."""
-    code = run_command(arguments)
+    code = _complete() if os.environ.get("_LOOPSTATS_COMPLETE") else run_command(arguments)
     try:
         sys.stdout.flush()
     except OSError:
@@ -64,6 +64,17 @@ def run_command(arguments: list[str] | None = None) -> int:
 
             traceback.print_exc()
         return _explain(error)
+
+
+def _complete() -> int:
+    """Answer a shell that asks what may be typed next; a fault here must not disturb a prompt."""
+    from typer.main import get_command
+
+    from loopstats.cli.complete import complete
+
+    for word, about in complete(get_command(app), sys.argv[1:], os.environ["_LOOPSTATS_COMPLETE"] == "bash"):
+        sys.stdout.write(f"{word}\t{about}\n" if about else f"{word}\n")
+    return OK
 
 
 def _explain(error: Exception) -> int:

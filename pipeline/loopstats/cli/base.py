@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ from loopstats.errors import NothingError, UsageError
 if TYPE_CHECKING:
     import polars as pl
 
-    from loopstats.config import Settings
+    from loopstats.config import Given, Settings
     from loopstats.output import Envelope, Layout
     from loopstats.query import Filters
     from loopstats.store import Snapshot
@@ -50,25 +51,58 @@ class Globals:
     is_quiet: bool
     is_verbose: bool
     has_progress: bool
-    color: str
-    tz: str
+    color_flag: str | None
+    tz_flag: str | None
+
+    @property
+    def user_file(self) -> Path:
+        """The user's own configuration, which need not be there."""
+        import platformdirs
+
+        return Path(platformdirs.user_config_path("loopstats")) / "loopstats.toml"
+
+    def config_places(self) -> list[tuple[Path, str]]:
+        """Every file that is or could be a configuration, in the order in which they override, and whose it is."""
+        from loopstats import config
+
+        cwd = Path.cwd()
+        found = [Path(name) for name in config.project_files(str(cwd))]
+        folder = found[0].parent if found else cwd
+        places = [(self.user_file, "user"), (folder / config.PROJECT_FILE, "project")]
+        places.append((folder / config.LOCAL_FILE, "local"))
+        return places + ([(self.config, "--config")] if self.config else [])
+
+    @cached_property
+    def given(self) -> Given:
+        """What configuration files, environment and these options say."""
+        from loopstats import config
+
+        flags = {"--lake": self.lake and str(self.lake), "--color": self.color_flag, "--tz": self.tz_flag}
+        return config.gather(
+            self.config,
+            self.user_file,
+            Path.cwd(),
+            os.environ,
+            {name: value for name, value in flags.items() if value},
+        )
 
     @property
     def root(self) -> Path:
         """The folder of the lake."""
-        if self.lake is not None:
-            return self.lake
+        if (told := self.lake or self.given.get("lake")) is not None:
+            return Path(told)
         import platformdirs
 
         return Path(platformdirs.user_data_path("loopstats")) / "lake"
 
+    @property
+    def tz(self) -> str:
+        """Zone in which dates of the command line are read."""
+        return str(self.tz_flag or self.given.get("tz"))
+
     def settings(self) -> Settings:
-        """The settings of all configuration files."""
-        import platformdirs
-
-        from loopstats import config
-
-        return config.load(self.config, Path(platformdirs.user_config_path("loopstats")) / "loopstats.toml", Path.cwd())
+        """The settings of all configuration files and of the environment."""
+        return self.given.settings()
 
     def snapshot(self) -> Snapshot:
         """The newest generation of the lake."""
@@ -83,8 +117,9 @@ class Globals:
 
     def is_coloured(self, path: Path | None) -> bool:
         """Whether stdout gets colours."""
-        if self.color != "auto":
-            return self.color == "always"
+        color = self.color_flag or self.given.get("color")
+        if color != "auto":
+            return bool(color == "always")
         return (
             path is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         )
@@ -162,26 +197,34 @@ def _version(is_asked: bool) -> None:
 def _globals(
     context: typer.Context,
     lake: Annotated[
-        Path | None, typer.Option("--lake", metavar="DIR", envvar="LOOPSTATS_LAKE", help="Folder of the lake.")
+        Path | None, typer.Option("--lake", metavar="DIR", help="Folder of the lake (or LOOPSTATS_LAKE).")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="Configuration file, over the user's and ./loopstats.toml."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar="LOOPSTATS_CONFIG",
+            show_envvar=False,
+            help="One more configuration file, over the user's and the project's (or LOOPSTATS_CONFIG).",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only data and errors.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
     color: Annotated[
-        str, typer.Option("--color", metavar="auto|always|never", help="Colours on stdout; NO_COLOR is respected.")
-    ] = "auto",
+        str | None,
+        typer.Option("--color", metavar="auto|always|never", help="Colours on stdout; auto obeys NO_COLOR."),
+    ] = None,
     tz: Annotated[
-        str, typer.Option("--tz", metavar="ZONE", help="Zone of dates in --since, --until and --as-of.")
-    ] = "UTC",
+        str | None,
+        typer.Option("--tz", metavar="ZONE", help="Zone of dates in --since, --until and --as-of; default UTC."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    if color not in ("auto", "always", "never"):
+    if color not in (None, "auto", "always", "never"):
         raise UsageError(f"--color {color}: use auto, always or never")
     context.obj = Globals(lake, config, quiet, verbose and not quiet, not no_progress, color, tz)
 
