@@ -25,6 +25,22 @@ from loopstats import rule
 from loopstats.errors import UsageError
 from loopstats.hook import LOCAL_FILE, PROJECT_FILE, TOKEN, project_files
 
+__all__ = [
+    "KEYS",
+    "LOCAL_FILE",
+    "PROJECT_FILE",
+    "SAMPLE",
+    "Experiment",
+    "Given",
+    "Key",
+    "Rates",
+    "Settings",
+    "gather",
+    "load",
+    "project_files",
+    "unknown_variables",
+]
+
 HOUR_US = 3_600_000_000
 DERIVED_VERSION = 1  # raised with every change of what the stages make of the same records
 KINDS = frozenset({"edit", "verify", "execute", "communicate", "operate", "research", "read", "plan", "wait"})
@@ -309,7 +325,7 @@ class Given:
         return Settings(experiments, maturity_us, self.section("tools"), self.files, prices, paths, homes, nightly)
 
     def rows(self) -> Iterator[tuple[str, str | None, str]]:
-        """Every key with its value as JSON and its source; a secret's value is told by its id only."""
+        """Every key with its value (a text as it is, else JSON) and its source; of a secret only the id is told."""
         for key in KEYS:
             if NAME not in key.parts:
                 found = self.values.get(key.parts, Value(key.default, DEFAULT))
@@ -331,7 +347,7 @@ def _told(key: Key, value: Any) -> str | None:
         return None
     if key.is_secret:
         return f"{HIDDEN}, its id is {rule.salt_id(value)}"
-    return json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def load(path: Path | None = None, user_path: Path | None = None, folder: Path | None = None) -> Settings:
@@ -551,6 +567,3 @@ def _line_of(written: str, path: tuple[str, ...]) -> int | None:
         if value is not None:
             return number
     return None
-
-
-__all__ = ["KEYS", "LOCAL_FILE", "PROJECT_FILE", "Experiment", "Given", "Key", "Rates", "Settings", "gather", "load"]

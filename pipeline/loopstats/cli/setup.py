@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from json import dumps
 from typing import Annotated
 
 import typer
@@ -41,10 +40,7 @@ def config(
         )
         write_static(answer, "config_path", frame)
         return
-    rows = [
-        (name, dumps(str(given.root)) if name == "lake" else value, source)
-        for name, value, source in given.given.rows()
-    ]
+    rows = [(name, str(given.root) if name == "lake" else value, source) for name, value, source in given.given.rows()]
     frame = pl.DataFrame(rows, schema=dict.fromkeys(("key", "value", "source"), pl.String), orient="row")
     write_static(answer, "config", frame)
     for line in settings.unknown_variables(os.environ):
