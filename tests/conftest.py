@@ -1,4 +1,4 @@
-"""The folder of real logs where it is there, and a lake of the packaged sample."""
+"""The folder of real logs where it is there, a lake of the packaged sample, and a home in which every command can be called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from program import Home
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,3 +34,9 @@ def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         capture_output=True,
     )
     return lake
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home of its own with a lake of the packaged sample; the tests that share it only read."""
+    return Home(tmp_path_factory.mktemp("home"))

@@ -28,6 +28,7 @@ from loopstats.report import safe_text
 FORMATS = ("table", "json", "jsonl", "csv", "parquet", "md")
 BATCH_ROWS = 2_000
 CELL_SHOWN = 200
+TEXTS = ("verdict",)
 NARROW = 24
 GAP = 2
 
@@ -175,7 +176,11 @@ def canonical(value: Any) -> str:
 
 
 def frame_of_objects(rows: Sequence[dict[str, Any]], has_nested: bool = True) -> pl.DataFrame:
-    """Objects with equal keys as a frame: objects become JSON text or are left out, lists become lists of text."""
+    """Objects with equal keys as a frame: objects become JSON text or are left out, lists become lists of text.
+
+    A key that is null in every object is a number, or a text where `TEXTS` names it: the type of a column must not
+    depend on what happened to be known.
+    """
     names = [
         name for name in (rows[0] if rows else {}) if has_nested or not any(isinstance(r[name], dict) for r in rows)
     ]
@@ -187,6 +192,8 @@ def frame_of_objects(rows: Sequence[dict[str, Any]], has_nested: bool = True) ->
         elif any(isinstance(value, list) for value in values):
             texts = [None if v is None else [i if isinstance(i, str) else canonical(i) for i in v] for v in values]
             columns[name] = pl.Series(name, texts, dtype=pl.List(pl.String))
+        elif all(value is None for value in values):
+            columns[name] = pl.Series(name, values, dtype=pl.String if name in TEXTS else pl.Float64)
         else:
             columns[name] = pl.Series(name, values, strict=False)
     return pl.DataFrame(columns)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from loopstats.when import Interval
 
 
+SCHEMAS = Path(__file__).resolve().parents[1] / "schemas"
+
 app = typer.Typer(
     name="loopstats",
     add_completion=False,
@@ -335,6 +337,15 @@ def make_envelope(
     from loopstats.when import iso
 
     return Envelope(command, iso(interval.as_of_us), interval.tz, settings.rule_digest, interval.to_json(), warnings)
+
+
+def json_schema_of(command: str) -> bytes:
+    """The published JSON Schema of a command's `--json`; UsageError names those that there are."""
+    known = sorted(path.stem for path in SCHEMAS.glob("*.json"))
+    name = command.replace(" ", "_").replace("-", "_")
+    if name not in known:
+        raise UsageError(f"--json-schema {command!r}: use one of {', '.join(known)}")
+    return (SCHEMAS / f"{name}.json").read_bytes()
 
 
 def drop_stdout() -> None:

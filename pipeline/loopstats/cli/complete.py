@@ -98,6 +98,12 @@ def _relations() -> Sequence[str]:
     return schema_tables()["name"].to_list()
 
 
+def _schemas() -> Sequence[str]:
+    from loopstats.cli.base import SCHEMAS
+
+    return sorted(path.stem for path in SCHEMAS.glob("*.json"))
+
+
 def _agents() -> Sequence[str]:
     from loopstats.hooks import AGENTS
 
@@ -129,6 +135,7 @@ VALUES: dict[str, Values] = {
     "--tz": _zones,
     "--agent": _agents,
     "--scope": _scopes,
+    "--json-schema": _schemas,
     "lift --by": _lift_columns,
     "waste --by": _waste_columns,
     "runs --by": _run_columns,

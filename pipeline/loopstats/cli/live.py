@@ -21,7 +21,10 @@ HOOK_COLUMNS = ("agent", "scope", "settings", "firing", "last_fired", "sessions"
 
 @app.command()
 def doctor(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Say what needs a hand: the lake, what it could not read or class, and the live hook; exit 5 where one does."""
+    """Say what needs a hand.
+
+    Looks at the lake, at what it could not read or class, and at the live hook.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
@@ -50,7 +53,8 @@ def doctor(context: typer.Context, format_: Format = None, json: Json = False, o
 
 
 hook_app = typer.Typer(
-    help="The live hook of coding agents: put it in, take it out, prove that it fires, try it.",
+    help="Put the live hook into a coding agent, or take it out.\n\n"
+    "Its answers decide who is treated; `test` and `status` prove that it fires.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -66,7 +70,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the difference, c
 
 @hook_app.command("install")
 def hook_install(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
-    """Merge the hook into an agent's settings; what was there stays, a copy is kept beside it."""
+    """Merge the hook into an agent's settings.
+
+    What was there stays, and a copy is kept beside it.
+    """
     from loopstats import hooks
 
     change = hooks.install(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
@@ -75,7 +82,10 @@ def hook_install(context: typer.Context, agent: HookAgent, scope: Scope = "user"
 
 @hook_app.command("uninstall")
 def hook_uninstall(context: typer.Context, agent: HookAgent, scope: Scope = "user", dry_run: DryRun = False) -> None:
-    """Take the hook out again; settings that were not touched since come back byte for byte."""
+    """Take the hook out again.
+
+    Settings that were not touched since come back byte for byte.
+    """
     from loopstats import hooks
 
     change = hooks.uninstall(hooks.agent_named(agent), scope, Path.cwd(), os.environ, dry_run)
@@ -84,7 +94,10 @@ def hook_uninstall(context: typer.Context, agent: HookAgent, scope: Scope = "use
 
 @hook_app.command("status")
 def hook_status(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Tell per agent how its settings stand, and from the spool when its hook last fired."""
+    """Tell per agent how its settings stand and when its hook fired.
+
+    The latter is read from the spool, by event time.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
@@ -92,7 +105,7 @@ def hook_status(context: typer.Context, format_: Format = None, json: Json = Fal
 
     found = hooks.status(Path.cwd(), os.environ, now_us())
     rows = [vars(row) | {"notes": "; ".join(row.notes)} for row in found]
-    write_static(answer, "hook_status", pl.DataFrame(rows), HOOK_COLUMNS)
+    write_static(answer, "hook_status", pl.DataFrame(rows, schema_overrides={"last_fired": pl.String}), HOOK_COLUMNS)
     for row in found:
         for note in row.notes:
             answer.context.note(f"{row.agent} ({row.scope}): {note}")
@@ -112,7 +125,10 @@ def hook_test(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Feed a recorded session through the installed command line, once for each arm, into a spool of its own."""
+    """Feed a recorded session through the installed command line.
+
+    Once for each arm, into a spool of its own, so that nothing reaches a lake.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
@@ -126,7 +142,10 @@ def hook_test(
 
 @hook_app.command("run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def hook_run(context: typer.Context) -> None:
-    """Answer one event on stdin, as the agent would start it but slower: for trying out."""
+    """Answer one event on stdin, for trying out.
+
+    As the agent would start it, but slower.
+    """
     from loopstats import hook
 
     hook.main(context.args)

@@ -27,6 +27,7 @@ from loopstats.cli.base import (
     Until,
     Where,
     app,
+    json_schema_of,
     make_answer,
     make_envelope,
     make_filters,
@@ -187,7 +188,10 @@ def lift(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Compare the break rates of the arms, with intervals and sample sizes."""
+    """Compare the break rates of the arms: does it help?
+
+    Every rate comes with its n, the lift with its intervals, and a failed check withholds the result.
+    """
     answer = make_answer(context, format_, json, output)
     if record or history:
         if by or project or model or harness or tool or where or (record and history):
@@ -466,11 +470,22 @@ def queries(context: typer.Context, format_: Format = None, json: Json = False, 
 def schema(
     context: typer.Context,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="A table or view.")] = None,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(
+            "--json-schema", metavar="COMMAND", help="Print the JSON Schema of what a command's --json prints."
+        ),
+    ] = None,
     format_: Format = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
     """List the tables and views, or the columns of one."""
+    if json_schema is not None:
+        if table or format_ or json:
+            raise UsageError("--json-schema takes no table and no format: a schema is JSON")
+        make_answer(context, "json", True, output).pieces([json_schema_of(json_schema)])
+        return
     answer = make_answer(context, format_, json, output)
     from loopstats import query
 
@@ -495,7 +510,10 @@ def drift_(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """List where runs turned in circles, newest first: reason, onset, length, cost and lead time."""
+    """List where runs turned in circles, newest first.
+
+    With reason, onset, length, cost and lead time.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
@@ -524,7 +542,10 @@ def audit(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Audit agents and their safety net: one line a kind of finding with its n; runs that ended in the interval."""
+    """Audit agents and their safety net.
+
+    One line a kind of finding with its n, over the runs that ended in the interval.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
@@ -560,7 +581,10 @@ def waste(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Sum tokens and cost from detection or onset to outcome or end, each turn once, with the coverage of prices."""
+    """Sum what loops and drifts cost, in tokens and money.
+
+    From detection or onset to outcome or end, each turn once, with the coverage of prices.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
@@ -604,7 +628,10 @@ def runs(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Evaluate the runs that ended in the interval: each, per group, or one group against another."""
+    """Evaluate runs: each, per group, or one group against another.
+
+    The runs are those that ended in the interval.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, since, until, as_of)
     snapshot = answer.context.snapshot()
@@ -657,7 +684,10 @@ def ladder(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Replay the four tiers of a policy on the runs that ended in the interval, and name the faults of the policy."""
+    """Replay the four tiers of a policy and name its faults.
+
+    On the runs that ended in the interval.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, since, until, as_of)
     from loopstats import findings

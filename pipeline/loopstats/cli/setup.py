@@ -22,7 +22,7 @@ def config(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Show every setting with its value and where it came from; a wrong one is an error that names it.
+    """Show every setting with its value and where it came from.
 
     Later places override earlier ones: built in, the user's loopstats.toml, the project's, loopstats.local.toml beside
     it, --config FILE, environment, options. A salt is shown by its id only.

@@ -41,7 +41,8 @@ POWER_COLUMNS = (
 )
 
 simulate_app = typer.Typer(
-    help="Simulate: the lake's loops under other salts, logs with a planted lift, power.",
+    help="Simulate chance, a planted lift, or power.\n\n"
+    "On the lake's own loops under other salts, or on logs made with a known truth.",
     no_args_is_help=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -69,7 +70,10 @@ def simulate_aa(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Assign the lake's own loops anew by other salts: every verdict is a false one."""
+    """Assign the lake's own loops anew by other salts.
+
+    Nothing was delivered by them, so that every verdict is a false one.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, None, None, as_of)
     given: Globals = context.obj
@@ -121,7 +125,10 @@ def simulate_planted(
     format_: Format = None,
     json: Json = False,
 ) -> None:
-    """Write logs with a known lift, run the whole line on them, and hold the estimate against the truth."""
+    """Hold the estimate against a known truth.
+
+    Writes logs with a planted lift and runs the whole line on them.
+    """
     from loopstats import simulate
     from loopstats.when import Interval
 
@@ -168,7 +175,10 @@ def simulate_power(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Say what a number of loops can show: power, smallest lift found, loops and nights needed."""
+    """Say what a number of loops can show.
+
+    Power, smallest lift found, loops and nights needed.
+    """
     answer = make_answer(context, format_, json, output)
     from loopstats import simulate
 
