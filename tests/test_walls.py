@@ -37,6 +37,7 @@ ALLOWED_ABOVE = {
     "schedule": {"homes", "errors"},
     "ingest": {"formats", "decode", "errors", "found", "tables", "rule"},
     "workers": {"ingest", "errors"},
+    "charts": {"estimate", "report"},
 }
 
 
