@@ -140,6 +140,29 @@ def wasted(tables: Tables, interval: Interval, filters: Filters, by: Sequence[st
     return waste.waste(turns, everything, by), text
 
 
+def by_week(tables: Tables, interval: Interval, filters: Filters) -> pl.DataFrame:
+    """Runs by the week of their end (its Monday, UTC; null: no time), oldest first, with what was found in them.
+
+    count_runs, count_looping of them with a strategy loop, count_echoing with an echo; count_long of them with enough
+    steps for drift/1, count_drifting of these with one.
+    """
+    ended = query.choose(tables["runs"], interval, replace(filters, tools=(), where=None), "last_at")
+    is_long = pl.col("count_steps") >= drift.WINDOW
+    totals = {
+        "count_runs": pl.col("run_id").is_not_null(),
+        "count_looping": pl.col("count_loops") > 0,
+        "count_echoing": pl.col("count_echoes") > 0,
+        "count_long": is_long,
+        "count_drifting": is_long & (pl.col("count_drifts") > 0),
+    }
+    return (
+        ended.with_columns(pl.col("last_at").dt.truncate("1w").dt.strftime("%Y-%m-%d").alias("week"))
+        .group_by("week")
+        .agg([chosen.sum().cast(pl.Int64).alias(name) for name, chosen in totals.items()])
+        .sort("week", nulls_last=True)
+    )
+
+
 def compared(table: pl.DataFrame, a: str, b: str, by: str, interval: Interval, zone: tzinfo) -> compare.Compared:
     """Runs with `a` in the column `by` against those with `b`; by `period` each is `START..END` as --since has it."""
     if by == "period":

@@ -11,7 +11,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from loopstats.estimate import Comparison, Estimate, LoopRates, Rate, Readout, Segment, iso
+from loopstats.estimate import Comparison, Estimate, LoopRates, Notice, Rate, Readout, Segment, iso
 
 MIN_WIDTH = 40
 NAMED_SHOWN = 5
@@ -99,12 +99,12 @@ def lift_text(readout: Readout, width: int, all: bool = False) -> str:
     """
     width = max(MIN_WIDTH, width)
     blocks = [wrap(line, width) for line in headlines(readout)]
-    for group in _groups(readout):
+    for group in groups(readout):
         header, rows = lift_rows(group)
-        blocks.append("\n".join([wrap(_title(group[0]), width), table(header, rows, width)]))
-    blocks.append(wrap(_window_note(readout), width))
+        blocks.append("\n".join([wrap(title_of(group[0]), width), table(header, rows, width)]))
+    blocks.append(wrap(window_note(readout), width))
     severe = [notice for notice in readout.warnings if all or notice.severity >= 2]
-    shown = [wrap(f"! {_named(notice.experiment)}{notice.text}", width, "  ") for notice in severe]
+    shown = [wrap(f"! {warning_text(notice)}", width, "  ") for notice in severe]
     if shown:
         blocks.append("Warnings\n" + "\n".join(shown))
     blocks.extend(_wrong_arms(readout, width, all))
@@ -163,7 +163,7 @@ def _replay_headline(estimate: Estimate) -> str:
     )
 
 
-def _groups(readout: Readout) -> list[list[Estimate]]:
+def groups(readout: Readout) -> list[list[Estimate]]:
     """Estimates that stand side by side: the scopes of one experiment; the replay alone, where it has loops."""
     groups: dict[tuple[str, bool], list[Estimate]] = {}
     for estimate in readout.estimates:
@@ -178,7 +178,7 @@ def _is_empty_replay(estimate: Estimate) -> bool:
     return estimate.scope == "replay" and count == 0
 
 
-def _title(estimate: Estimate) -> str:
+def title_of(estimate: Estimate) -> str:
     if estimate.scope == "replay":
         return "A/A replay of loops outside any experiment: chance, no effect"
     return f"Experiment {safe_text(estimate.experiment) or '(unnamed)'}"
@@ -187,6 +187,11 @@ def _title(estimate: Estimate) -> str:
 def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the table: a scope a column."""
     header = ["", *[_SCOPES[estimate.scope] for estimate in estimates]]
+    return header, [*result_rows(estimates), *_count_rows(estimates)]
+
+
+def result_rows(estimates: Sequence[Estimate]) -> list[list[str]]:
+    """Rates, lift, intervals and verdict: a row each, a scope a column after the label."""
     rows = [
         ["treated broke", *[str(e.headline.treated) for e in estimates]],
         ["holdout broke", *[str(e.headline.holdout) for e in estimates]],
@@ -201,7 +206,11 @@ def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]
             ["95 %, nightly", *[interval(e.headline.ci_anytime) for e in estimates]],
             ["verdict", *[e.verdict or _NONE for e in estimates]],
         ]
-    rows += [
+    return rows
+
+
+def _count_rows(estimates: Sequence[Estimate]) -> list[list[str]]:
+    return [
         ["recurred, t v h", *[_pair(e.recurred) for e in estimates]],
         ["unresolved, t v h", *[_pair(e.unresolved) for e in estimates]],
         ["sessions, t v h", *[_pair((e.headline.sessions_treated, e.headline.sessions_holdout)) for e in estimates]],
@@ -209,7 +218,6 @@ def lift_rows(estimates: Sequence[Estimate]) -> tuple[list[str], list[list[str]]
         ["interrupted loops", *[_rate(e.details.get("interrupted")) for e in estimates]],
         ["lift without them", *[_lift_of(e.sensitivities.get("without_interrupted")) for e in estimates]],
     ]
-    return header, rows
 
 
 def _is_stratified(estimate: Estimate) -> bool:
@@ -252,7 +260,7 @@ def wrap(text: str, width: int, indent: str = "") -> str:
     A rate with its n and the two ends of an interval stay on one line.
     """
     lines = [""]
-    for word in _KEEP.sub(_JOIN, safe_text(text)).split(" "):
+    for word in unbroken(safe_text(text), _JOIN).split(" "):
         if lines[-1].strip() and cell_width(lines[-1]) + 1 + cell_width(word) <= width:
             lines[-1] += f" {word}"
             continue
@@ -265,11 +273,17 @@ def wrap(text: str, width: int, indent: str = "") -> str:
     return "\n".join(lines).replace(_JOIN, " ")
 
 
-def _named(experiment: str) -> str:
-    return f"{experiment}: " if experiment else ""
+def unbroken(text: str, joint: str = "\u00a0") -> str:
+    """`text` with `joint` for the spaces inside a rate with its n and between the two ends of an interval."""
+    return _KEEP.sub(joint, text)
 
 
-def _window_note(readout: Readout) -> str:
+def warning_text(notice: Notice) -> str:
+    """A warning with the name of its experiment, as logged: escape before showing."""
+    return f"{notice.experiment}: {notice.text}" if notice.experiment else notice.text
+
+
+def window_note(readout: Readout) -> str:
     mature = iso(readout.as_of_us - readout.maturity_us)
     hours = readout.maturity_us / 3_600_000_000
     text = f"As of {iso(readout.as_of_us)}; loops detected by {mature} are counted ({hours:g} h to mature)"
@@ -289,23 +303,23 @@ def _sections(readout: Readout, width: int) -> Iterable[str]:
         if _is_empty_replay(estimate):
             continue
         title = f"{_SCOPES[estimate.scope]}{': ' if estimate.experiment else ''}{safe_text(estimate.experiment)}"
-        body = [*_sensitivity_lines(estimate), *_detail_lines(estimate)]
+        body = [*sensitivity_lines(estimate), *detail_lines(estimate)]
         if estimate.scope != "window":
-            body.extend(_audit_lines(readout, estimate))
+            body.extend(audit_lines(readout, estimate))
         if body:
             yield "\n".join(wrap(line, width, "    ") for line in [f"More on {title}", *body])
         if estimate.segments:
             yield _segment_block(estimate, width)
 
 
-def _sensitivity_lines(estimate: Estimate) -> Iterable[str]:
+def sensitivity_lines(estimate: Estimate) -> Iterable[str]:
     for name, label in _PARTS.items():
         compared = estimate.sensitivities.get(name)
         if compared is not None:
-            yield f"{label}: {_compared(compared)}"
+            yield f"{label}: {compared_text(compared)}"
 
 
-def _compared(compared: Comparison) -> str:
+def compared_text(compared: Comparison) -> str:
     text = f"{compared.treated} v {compared.holdout}"
     if compared.lift is None:
         return f"{text} (no lift: {_WHY.get(compared.reasons[0], compared.reasons[0])})"
@@ -317,7 +331,7 @@ def _reasons(compared: Comparison) -> str:
     return ", ".join(_WHY.get(reason, reason) for reason in compared.reasons) or "withheld"
 
 
-def _detail_lines(estimate: Estimate) -> Iterable[str]:
+def detail_lines(estimate: Estimate) -> Iterable[str]:
     details = estimate.details
     bounds = details.get("bounds")
     if bounds and bounds["low"] is not None and bounds["low"] < bounds["high"]:
@@ -371,7 +385,7 @@ def _detail_lines(estimate: Estimate) -> Iterable[str]:
         yield text
 
 
-def _audit_lines(readout: Readout, estimate: Estimate) -> Iterable[str]:
+def audit_lines(readout: Readout, estimate: Estimate) -> Iterable[str]:
     checks = readout.audit.replay if estimate.scope == "replay" else readout.audit.of(estimate.experiment)
     if checks.n_checked + checks.n_unchecked:
         yield (
@@ -415,12 +429,12 @@ def _bp(basis_points: int | None) -> str:
 def _segment_block(estimate: Estimate, width: int) -> str:
     lines = [f"Segments, {_SCOPES[estimate.scope]}"]
     for segment in estimate.segments:
-        lines.append(wrap(f"{segment.label}: {_segment(segment, estimate.scope)}", width, "    "))
+        lines.append(wrap(f"{segment.label}: {segment_text(segment, estimate.scope)}", width, "    "))
     return "\n".join(lines)
 
 
-def _segment(segment: Segment, scope: str) -> str:
-    text = _compared(segment.comparison)
+def segment_text(segment: Segment, scope: str) -> str:
+    text = compared_text(segment.comparison)
     if segment.is_selected and segment.comparison.lift is not None:
         word = "helps" if segment.comparison.lift > 0 else "harms"
         return f"{text}; {word}, nightly and among all segments {interval(segment.ci_selected)}"
@@ -429,11 +443,14 @@ def _segment(segment: Segment, scope: str) -> str:
     return text
 
 
+def share_interval(low: float | None, high: float | None) -> str:
+    """An interval of a share as `[12.1, 14.0] %`."""
+    return _NONE if low is None or high is None else f"[{100 * low:.1f}, {100 * high:.1f}] %"
+
+
 def loop_rate_text(rates: LoopRates) -> str:
     """METHOD 10's loop rates in one line."""
-    ends = ""
-    if rates.runs_low is not None and rates.runs_high is not None:
-        ends = f" [{100 * rates.runs_low:.1f}, {100 * rates.runs_high:.1f}] %"
+    ends = "" if rates.runs_low is None else f" {share_interval(rates.runs_low, rates.runs_high)}"
     text = f"Runs with a strategy loop: {rates.runs}{ends} of those with 3 or more attempts; loops: {rates.loops}"
     if rates.loops.low is not None and rates.loops.high is not None:
         text += f" [{rates.loops.low:.1f}, {rates.loops.high:.1f}]"

@@ -707,3 +707,32 @@ def ladder(
         answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
     if faults or (answer.is_plain_table and answer.path is None):
         answer.rows(faults_found, envelope, answer.layout(FAULT_COLUMNS))
+
+
+@app.command(name="report")
+def report_(
+    context: typer.Context,
+    since: Since = None,
+    until: Until = None,
+    as_of: AsOf = None,
+    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Heading of the page.")] = None,
+    project: Project = None,
+    model: Model = None,
+    harness: Harness = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes; - is stdout.")
+    ] = Path("loopstats-report.html"),
+) -> None:
+    """Write everything as one HTML file that needs no network: lift, charts, checks and method."""
+    interval = make_interval(context, since, until, as_of)
+    given: Globals = context.obj
+    snapshot = given.snapshot()
+    from loopstats import page
+
+    content = page.read(snapshot, given.settings(), interval, make_filters(project, model, harness, None, None))
+    answer = Answer(given, "html", None if str(output) == "-" else output)
+    answer.pieces([page.html(content, title).encode()])
+    if answer.path is not None:
+        given.note(f"wrote {output}")
+    if content.is_nothing:
+        raise NothingError("no steps match; the page says so")
