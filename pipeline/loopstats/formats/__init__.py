@@ -157,7 +157,7 @@ def is_long_id(value: str | None) -> bool:
     """
     if not value or len(value) < 20 or ":" in value or "." in value:
         return False
-    return any([len(part) >= 12 and any(map(str.isdigit, part)) for part in value.replace("-", "_").split("_")])
+    return any(len(part) >= 12 and any(map(str.isdigit, part)) for part in value.replace("-", "_").split("_"))
 
 
 def _uid(*parts: str | None) -> str:
