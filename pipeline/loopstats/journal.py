@@ -17,13 +17,15 @@ from typing import Any
 
 import filelock
 
-from loopstats.errors import StorageError
+from loopstats.errors import FINDING, OK, TOO_MANY_REJECTS, StorageError
 
 SCHEMA = "loopstats.nightly/1"
 NAME = "nightly.jsonl"
 CAP_BYTES = 4 << 20
 TAIL_BYTES = 1 << 20
 LOCK_S = 10
+# A night of these codes did its work, whatever it found.
+DONE = (OK, TOO_MANY_REJECTS, FINDING)
 
 
 def append(path: Path, line: bytes) -> None:

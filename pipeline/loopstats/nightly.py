@@ -58,8 +58,6 @@ NIGHT_US = 86_400_000_000
 MISSED_NAMED = 31
 ON_FAIL_S = 60.0
 LARGEST_E = 1e300
-# A night of these codes did its work, whatever it found.
-DONE = (OK, TOO_MANY_REJECTS, FINDING)
 
 
 @dataclass(frozen=True)
@@ -211,7 +209,7 @@ def _look_back(done: Night, root: Path, log: Path) -> None:
         marked = str(json.loads((root / RUNNING).read_bytes())["started"])
         if not any(night["started"] == marked for night in nights):
             done.killed = marked
-    whole = [night["started"] for night in nights if night.get("exit_code") in DONE]
+    whole = [night["started"] for night in nights if night.get("exit_code") in journal.DONE]
     last_us = _instant(whole[-1]) if whole else None
     if last_us is None:
         return

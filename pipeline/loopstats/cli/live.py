@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loopstats.cli.base import Format, Globals, Json, Output, app, make_answer, now_us, write_static
-from loopstats.errors import FINDING
+from loopstats.errors import FINDING, LoopstatsError, UsageError
 
 if TYPE_CHECKING:
+    from loopstats.doctor import Finding
     from loopstats.hooks import Change
 
 
@@ -21,35 +22,69 @@ HOOK_COLUMNS = ("agent", "scope", "settings", "firing", "last_fired", "sessions"
 
 @app.command()
 def doctor(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Say what needs a hand.
+    """Say what needs a hand, and what to do.
 
-    Looks at the lake, at what it could not read or class, and at the live hook.
+    Looks at log homes, the lake, what it could not read or class, the live hook and the nightly run.
     """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
-    from loopstats import care, hooks
     from loopstats import doctor as health
-    from loopstats.store import Lake
+    from loopstats import hooks, journal, schedule
 
     given: Globals = context.obj
-    store = Lake(given.root)
-    _, meta = store.peek()
-    found = [health.Finding("lake", "look", f"none at {given.root}: run `loopstats ingest PATH`")]
-    if meta:
-        snapshot = store.snapshot()
-        found = health.lake(
-            meta,
-            given.settings().derived_digest,
-            care.most_files(snapshot),
-            snapshot.read("sources"),
-            snapshot.scan("steps").select("tool", "kind", "outcome").collect(),
-            snapshot.scan("turns").select("model", "tokens_output", "cost_micros").collect(),
-        )
-    found += health.hook(hooks.status(Path.cwd(), os.environ, now_us()), hooks.faults(os.environ))
+    now = now_us()
+    found: list[health.Finding] = []
+    rows: list[dict[str, Any]] = []
+    try:
+        rows, lake_found = _doctor_lake(given)
+    except LoopstatsError as error:
+        lake_found = [health.Finding("lake", "mend", str(error), "nothing else can be said of it")]
+    found += _doctor_homes(given, rows, now)
+    found += lake_found
+    found += health.hook(hooks.status(Path.cwd(), os.environ, now), hooks.faults(os.environ))
+    terms = given.settings().nightly
+    log = Path(terms.log or given.root / journal.NAME)
+    found += health.nightly(journal.read(log), schedule.status(given.root, os.environ), now, log)
     write_static(answer, "doctor", pl.DataFrame([vars(one) for one in found]))
     if any(one.state == "mend" for one in found):
         raise typer.Exit(FINDING)
+
+
+def _doctor_homes(given: Globals, rows: list[dict[str, Any]], now: int) -> list[Finding]:
+    from loopstats import doctor as health
+    from loopstats import homes
+    from loopstats.store import MANIFEST
+
+    settings = given.settings()
+    manifest = given.root / MANIFEST
+    published_ns = manifest.stat().st_mtime_ns if manifest.exists() else None
+    try:
+        places = homes.places(settings.paths, settings.has_homes, os.environ)
+    except UsageError as error:
+        return [health.Finding("log homes", "mend", str(error), "mend [ingest] paths")]
+    return health.homes(places, rows, published_ns, now)
+
+
+def _doctor_lake(given: Globals) -> tuple[list[dict[str, Any]], list[Finding]]:
+    """Rows of the ledger, and the health of the lake."""
+    from loopstats import doctor as health
+    from loopstats.store import Lake
+
+    store = Lake(given.root)
+    rows, meta = store.peek()
+    if not meta:
+        return rows, [health.Finding("lake", "look", f"none at {given.root}", "run `loopstats ingest`")]
+    snapshot = store.snapshot()
+    return rows, health.lake(
+        meta,
+        given.settings().derived_digest,
+        snapshot.read("sources"),
+        snapshot.scan("steps").select("tool", "kind", "outcome").collect(),
+        snapshot.scan("turns").select("model", "tokens_output", "cost_micros").collect(),
+        snapshot.read("rejects"),
+        snapshot,
+    )
 
 
 hook_app = typer.Typer(
