@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import filelock
+import jsonschema
 import pytest
 
 from loopstats import journal, nightly, run, simulate
@@ -25,6 +27,7 @@ from loopstats.store import Lake
 
 ROOT = Path(__file__).resolve().parents[1]
 CODEX = ROOT / "data" / "sample" / "codex"
+SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "nightly.schema.json").read_text()))
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 START_US = 1_795_000_000_000_000  # 2026-11-18
@@ -38,9 +41,11 @@ def ticking(*times_us: int) -> Callable[[], int]:
 
 
 def do(root: Path, plan: Plan, as_of_us: int, started_us: int = START_US) -> dict[str, Any]:
-    return nightly.night(
+    line = nightly.night(
         root, root / journal.NAME, lambda: plan, as_of_us=as_of_us, clock=ticking(started_us, started_us + 1_000_000)
     )
+    SCHEMA.validate(line)
+    return line
 
 
 def states(line: dict[str, Any]) -> dict[str, str]:
@@ -87,6 +92,16 @@ def test_a_sound_night_passes_every_gate_and_writes_one_line(first: tuple[Path, 
     assert text.count("\n") == 1
     assert json.loads(text) == line
     assert not (root / nightly.RUNNING).exists()
+
+
+def test_the_schema_refuses_a_line_with_one_thing_wrong(first: tuple[Path, dict[str, Any]]) -> None:
+    line = first[1]
+    SCHEMA.validate(line)
+    wrong = [{key: value for key, value in line.items() if key != name} for name in line]
+    wrong += [line | {"colour": "red"}, line | {"exit_code": 6}, line | {"started": "yesterday"}]
+    wrong += [line | {"gates": [gate | {"state": "good"}]} for gate in line["gates"]]
+    wrong += [line | {"steps": line["steps"] | {name: {"state": "ok", "prompt": "x"}}} for name in line["steps"]]
+    assert [one for one in wrong if SCHEMA.is_valid(one)] == []
 
 
 def test_the_lift_of_the_night_stands_in_the_lake(
@@ -241,6 +256,25 @@ def test_the_as_of_is_the_clock_at_the_start_and_durations_are_not(tmp_path: Pat
     assert line["duration_ms"] < 60_000
 
 
+# --- report ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_is_the_page_as_of_the_night(
+    first: tuple[Path, dict[str, Any]], helping: tuple[World, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, logs = helping
+    page = types.ModuleType("loopstats.page")
+    page.read = lambda snapshot, settings, interval, filters: (snapshot.generation, interval.as_of_us)  # type: ignore[attr-defined]
+    page.html = str  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "loopstats.page", page)
+    line = do(first[0], plan_of(world, logs, report=tmp_path / "r.html"), world.as_of_us)
+    assert (line["steps"]["report"]["state"], line["exit_code"]) == ("ok", 0)
+    assert (tmp_path / "r.html").read_text() == str((line["generation"], world.as_of_us))
+    lost = do(first[0], plan_of(world, logs, report=tmp_path / "no" / "folder" / "r.html"), world.as_of_us)
+    assert (lost["steps"]["report"]["state"], lost["exit_code"]) == ("failed", 2)
+    assert states(lost)["audit"] == "ok"
+
+
 # --- the log ---------------------------------------------------------------------------------------------------------
 
 NIGHT = json.dumps({"schema": journal.SCHEMA, "started": "2026-11-01T00:00:00Z", "exit_code": 0}).encode()
@@ -328,6 +362,8 @@ def test_a_second_night_ends_at_once_with_75_and_a_stopped_one_goes_on(
     assert one.communicate()[0] == ""
     assert one.returncode == 0
     lines = [json.loads(text) for text in (tmp_path / "lake" / journal.NAME).read_text().splitlines()]
+    for line in lines:
+        SCHEMA.validate(line)
     assert [line["exit_code"] for line in lines] == [75, 0]
 
 
@@ -360,7 +396,7 @@ def test_killed_at_any_moment_the_next_night_makes_it_whole(
     assert last.communicate()[0] == ""
     assert last.returncode == 0
     for text in (tmp_path / "lake" / journal.NAME).read_bytes().splitlines():
-        assert json.loads(text)["schema"] == journal.SCHEMA
+        SCHEMA.validate(json.loads(text))
     settings = Settings()
     quiet = Lake(tmp_path / "quiet")
     run.ingest(quiet, [str(logs)], settings)
@@ -432,6 +468,7 @@ def test_a_night_that_cannot_begin_is_in_the_log_too(
     err = child.communicate()[1]
     assert child.returncode == code, err
     line = json.loads((tmp_path / "lake" / journal.NAME).read_text())
+    SCHEMA.validate(line)
     assert (line["exit_code"], word in line["error"], word in err) == (code, True, True)
 
 

@@ -112,13 +112,14 @@ def test_a_line_holds_the_program_the_lake_the_path_and_what_moves_a_home(
     assert call("--install", "cron", "--", "/logs", "--max-rejects", "3", "--on-fail", "echo '100 %' $HOME") == 0
     line = crontab.read_text().splitlines()[1]
     assert shlex.split(line.replace("\\%", "%"))[5:] == [
+        "cd",
+        str(tmp_path),
+        "&&",
         f"LOOPSTATS_LAKE={tmp_path / 'lake'}",
         f"PATH={PROGRAM.parent}:/usr/local/bin:/usr/bin:/bin",
         f"CODEX_HOME={tmp_path}/50% co'dex",
         f"XDG_DATA_HOME={tmp_path / 'data'}",
         str(PROGRAM),
-        "--config",
-        str(tmp_path / "loopstats.toml"),
         "nightly",
         "--quiet",
         "/logs",
@@ -160,6 +161,14 @@ def test_without_cron_it_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert call("--install", "cron") == 2
     assert "systemd" in capsys.readouterr().err
+
+
+def test_a_folder_s_settings_cannot_make_a_job_run_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "loopstats.toml").write_text('[nightly]\non_fail = "rm -rf x"\n')
+    assert call("--print", "cron") == 2
+    assert "nightly.on_fail" in capsys.readouterr().err
 
 
 def as_cron_has_it(command: str) -> str:
@@ -250,8 +259,15 @@ def test_systemd_analyze_finds_nothing_to_say(tmp_path: Path) -> None:
     program.parent.mkdir()
     shutil.copy("/bin/true", program)
     job = schedule.make_job(
-        tmp_path / 'la"ke $x 5%', program, "3:30", ("/lo gs", "--on-fail", "x '%' \"$HOME\""), None, os.environ
+        tmp_path / 'la"ke $x 5%',
+        program,
+        "3:30",
+        ("/lo gs", "--on-fail", "x '%' \"$HOME\""),
+        None,
+        os.environ,
+        tmp_path / "in 5% of it's",
     )
+    (tmp_path / "in 5% of it's").mkdir()
     for name, text in schedule.units(job).items():
         (tmp_path / name).write_text(text)
     paths = sorted(path for path in tmp_path.iterdir() if path.suffix in (".service", ".timer"))

@@ -9,6 +9,7 @@ the line, the gates and the exit codes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import math
 import os
@@ -45,7 +46,7 @@ from loopstats.errors import (
     UsageError,
 )
 from loopstats.estimate import SRM_FAIL_E, Readout
-from loopstats.output import canonical
+from loopstats.output import canonical, write_file
 from loopstats.query import Filters
 from loopstats.store import SCHEMA_VERSION, Lake, Snapshot
 from loopstats.when import Interval, iso, moment
@@ -338,8 +339,16 @@ def _work(done: Night, plan: Plan, monotonic: Callable[[], float]) -> None:
 
 
 def write_report(snapshot: Snapshot, settings: Settings, path: Path, as_of_us: int, since_us: int | None) -> bool:
-    """Write the report of the night; False where this version has none."""
-    return False
+    """Write the page of `loopstats report` as of the night; False where this version has none."""
+    try:
+        page = importlib.import_module("loopstats.page")
+    except ModuleNotFoundError as error:
+        if error.name != "loopstats.page":
+            raise
+        return False
+    content = page.read(snapshot, settings, Interval(as_of_us, since_us, None, "UTC"), Filters())
+    write_file(path, [page.html(content).encode()])
+    return True
 
 
 def _verdict(row: Mapping[str, Any]) -> dict[str, Any]:

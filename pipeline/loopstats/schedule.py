@@ -32,13 +32,14 @@ CRON_LONGEST = 990  # Vixie cron cuts a command at 1000 bytes
 
 @dataclass(frozen=True)
 class Job:
-    """What is run when: absolute `program`, its arguments, its environment; `key` names the lake."""
+    """What is run when: arguments (the first is the program, absolute), environment, and the folder it starts in."""
 
     lake: str
     hour: int
     minute: int
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
 
     @property
     def key(self) -> str:
@@ -64,9 +65,18 @@ class Change:
 
 
 def make_job(
-    lake: Path, program: Path, at: str, options: Sequence[str], config: Path | None, env: Mapping[str, str]
+    lake: Path,
+    program: Path,
+    at: str,
+    options: Sequence[str],
+    config: Path | None,
+    env: Mapping[str, str],
+    folder: Path | None = None,
 ) -> Job:
-    """The job of a lake. `at` is HH:MM of the machine's own clock. UsageError where a part cannot be written down."""
+    """The job of a lake. `at` is HH:MM of the machine's own clock; `folder`: where a project's settings are found.
+
+    UsageError where a part cannot be written down.
+    """
     told = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", at)
     if told is None:
         raise UsageError(f"--at {at!r}: write HH:MM, e.g. 03:30 (the machine's own time)")
@@ -75,10 +85,11 @@ def make_job(
     around |= {name: env[name] for name in homes.VARIABLES if env.get(name)}
     chosen = ("--config", str(config.absolute())) if config is not None else ()
     arguments = (str(program), *chosen, "nightly", "--quiet", *options)
-    for text in (*arguments, *around.values()):
-        if not text.isprintable():
+    started_in = "" if folder is None else str(folder.absolute())
+    for text in (*arguments, *around.values(), started_in):
+        if not text.isprintable() and text:
             raise UsageError(f"{text!r}: a timetable cannot hold control characters; rename it")
-    return Job(str(lake.absolute()), int(told[1]), int(told[2]), arguments, around)
+    return Job(str(lake.absolute()), int(told[1]), int(told[2]), arguments, around, started_in or None)
 
 
 def program_of(argv0: str, path: str) -> Path:
@@ -101,7 +112,8 @@ def program_of(argv0: str, path: str) -> Path:
 def cron_command(job: Job) -> str:
     """The line's command: variables and words quoted for the shell, `%` for cron, which would make newlines of it."""
     assigned = [f"{name}={shlex.quote(value)}" for name, value in job.environment.items()]
-    words = " ".join([*assigned, *(shlex.quote(word) for word in job.arguments)])
+    start = f"cd {shlex.quote(job.folder)} && " if job.folder else ""
+    words = start + " ".join([*assigned, *(shlex.quote(word) for word in job.arguments)])
     # To cron a backslash before a backslash is an escape too: two quotes keep it away from the percent sign.
     command = words.replace("\\%", "\\''%").replace("%", "\\%")
     if len(command.encode("utf-8", "surrogateescape")) > CRON_LONGEST:
@@ -212,9 +224,10 @@ def units(job: Job) -> dict[str, str]:
     # The program itself is not searched for variables, its arguments are.
     words = [_quoted(job.arguments[0]), *(_quoted(word).replace("$", "$$") for word in job.arguments[1:])]
     head = "# Put here by `loopstats schedule`; `loopstats schedule --uninstall systemd` takes it away.\n"
+    place = f"WorkingDirectory={job.folder.replace('%', '%%')}\n" if job.folder else ""  # taken whole, unquoted
     service = (
         f"{head}[Unit]\nDescription=loopstats nightly of lake {job.key}\n\n"
-        f"[Service]\nType=oneshot\n{around}ExecStart={' '.join(words)}\nNice=10\n"
+        f"[Service]\nType=oneshot\n{place}{around}ExecStart={' '.join(words)}\nNice=10\n"
     )
     timer = (
         f"{head}[Unit]\nDescription=loopstats nightly of lake {job.key}\n\n"

@@ -178,9 +178,10 @@ def schedule(
     job = None
     if not uninstall:
         program = timetable.program_of(sys.argv[0], os.environ.get("PATH", os.defpath))
-        config = given.config or (Path("loopstats.toml") if Path("loopstats.toml").is_file() else None)
+        given.settings()
+        folder = Path.cwd() if Path("loopstats.toml").is_file() else None
         check_options(tuple(options or ()), f"{program.parent}:{timetable.STANDARD_PATH}")
-        job = timetable.make_job(given.root, program, at, tuple(options or ()), config, os.environ)
+        job = timetable.make_job(given.root, program, at, tuple(options or ()), given.config, os.environ, folder)
     if print_ and job is not None:
         texts = timetable.units(job) if kind == "systemd" else {"": timetable.cron_block(job)}
         folder = timetable.unit_folder(os.environ)
