@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from loopstats import homes
+from loopstats import cli, homes
 from loopstats.errors import UsageError
 
+Ingest = Callable[[], tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "data" / "sample"
 
@@ -122,15 +123,23 @@ def test_days_until_an_agent_deletes(
 # --- ingest without a path -------------------------------------------------------------------------------------------
 
 
-def ingest(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "loopstats.cli", "--lake", str(folder / "lake"), "ingest", *arguments]
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(folder / "home")}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=env, check=False)
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def ingest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ingest:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in homes.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def run() -> tuple[int, str, str]:
+        code = cli.run_command(["--lake", "lake", "ingest"])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
-def test_ingest_without_a_path_reads_the_homes_and_says_which(tmp_path: Path) -> None:
-    code, _, err = ingest(tmp_path)
+def test_ingest_without_a_path_reads_the_homes_and_says_which(tmp_path: Path, ingest: Ingest) -> None:
+    code, _, err = ingest()
     assert code == 3
     assert "claude-code" in err
     assert "[ingest] paths" in err
@@ -139,19 +148,19 @@ def test_ingest_without_a_path_reads_the_homes_and_says_which(tmp_path: Path) ->
     (tmp_path / "home" / ".codex" / "auth.json").write_text('{"key": "secret"}\n')
     for path in (SAMPLE / "codex").rglob("*.jsonl"):
         (sessions / path.name).write_bytes(path.read_bytes())
-    code, out, err = ingest(tmp_path)
+    code, out, err = ingest()
     assert (code, "6 new" in out) == (0, True), err
     assert f"reading codex: {sessions}" in err
     assert "auth.json" not in err
-    assert "6 same" in ingest(tmp_path)[1]
+    assert "6 same" in ingest()[1]
 
 
-def test_paths_of_the_configuration_are_read_too(tmp_path: Path) -> None:
+def test_paths_of_the_configuration_are_read_too(tmp_path: Path, ingest: Ingest) -> None:
     (tmp_path / "logs").mkdir()
     for path in (SAMPLE / "codex").rglob("*.jsonl"):
         (tmp_path / "logs" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "loopstats.toml").write_text('[ingest]\npaths = ["logs"]\nhomes = false\n')
-    code, out, err = ingest(tmp_path)
+    code, out, err = ingest()
     assert (code, "6 new" in out) == (0, True), err
     assert f"reading configured: {tmp_path / 'logs'}" in err
 

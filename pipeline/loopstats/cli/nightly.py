@@ -116,8 +116,12 @@ def nightly(
             jobs,
         )
 
-    signal.signal(signal.SIGTERM, _interrupt)
-    line = working.night(given.root, path, prepare, as_of_us=None if as_of is None else interval.as_of_us, clock=now_us)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        as_of_us = None if as_of is None else interval.as_of_us
+        line = working.night(given.root, path, prepare, as_of_us=as_of_us, clock=now_us)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     code = int(line["exit_code"])
     if json:
         from loopstats.output import canonical
