@@ -147,7 +147,7 @@ LIGHT = """
 import sys
 from loopstats import cli
 code = cli.run_command(sys.argv[1:])
-print("heavy:", sorted({"polars", "pyarrow", "duckdb", "scipy"} & set(sys.modules)))
+print("heavy:", sorted({"polars", "pyarrow", "duckdb", "scipy", "pydantic"} & set(sys.modules)))
 sys.exit(code)
 """
 
@@ -166,7 +166,7 @@ def test_a_run_without_news_is_answered_before_anything_heavy_is_loaded(logs: Pa
     assert second_run(lake, logs) == [same, "heavy: []"]
     (logs / "session-00004.jsonl").unlink()
     told = second_run(lake, logs)
-    assert told[-2:] == ["files: 0 new, 0 grown, 5 same, 1 gone, 0 skipped", "heavy: ['polars']"]
+    assert told[-2:] == ["files: 0 new, 0 grown, 5 same, 1 gone, 0 skipped", "heavy: ['polars', 'pydantic']"]
     assert second_run(lake, logs) == ["files: 0 new, 0 grown, 5 same, 0 gone, 0 skipped", "heavy: []"]
 
 
@@ -180,3 +180,27 @@ def test_no_shortcut_past_other_settings_or_a_commit_that_was_not_published(logs
     (lake / found.MANIFEST).write_text(json.dumps(manifest | {"generation": manifest["generation"] - 1}))
     assert found.nothing_new(lake, [str(logs)], digests) is None
     assert found.nothing_new(tmp_path / "nowhere", [str(logs)], digests) is None
+
+
+def test_the_shortcut_past_the_parser_answers_as_the_parser_would(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    ingest(lake, logs, 1)
+    capsys.readouterr()
+    spellings = (["--lake", str(lake), "ingest", str(logs)], ["ingest", str(logs), "-q", "--lake", str(lake)])
+    plain = [(cli.run_command(words), *capsys.readouterr()) for words in spellings]
+    assert [told[1] for told in plain] == ["files: 0 new, 0 grown, 6 same, 0 gone, 0 skipped\n"] * 2
+    assert plain[0][2] and not plain[1][2], "--quiet is heard"
+    monkeypatch.setattr(cli.ingest, "is_answered_unparsed", lambda _: False)
+    assert [(cli.run_command(words), *capsys.readouterr()) for words in spellings] == plain
+    monkeypatch.undo()
+    for words in (
+        ["ingest"],
+        ["ingest", "--full", str(logs)],
+        ["--tz", "UTC", "ingest", str(logs)],
+        ["--lake", "", "ingest", str(logs)],
+    ):
+        assert not cli.ingest.is_answered_unparsed(words), words
+    monkeypatch.setenv("LOOPSTATS_LAKE", str(lake))
+    assert cli.ingest.is_answered_unparsed(["ingest", str(logs)])

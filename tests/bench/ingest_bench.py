@@ -155,6 +155,7 @@ def race(folder: Path, rounds: int) -> dict[str, dict[str, Any]]:
 def nothing_new(folder: Path, lake: Path, pairs: int) -> float:
     """Seconds of a second ingest without news, as a multiple of `--version`: the median of pairs."""
     env = os.environ | {"PYTHONPATH": str(ROOT / "pipeline")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed program has been compiled once
     words = [sys.executable, "-m", "loopstats.cli"]
 
     def timed(*more: str) -> float:

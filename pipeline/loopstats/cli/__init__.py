@@ -53,9 +53,10 @@ def hoisted(arguments: list[str]) -> list[str]:
 def run_command(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code. Errors have been said."""
     try:
-        result = app(
-            args=hoisted(sys.argv[1:] if arguments is None else arguments), standalone_mode=False, prog_name="loopstats"
-        )
+        given = hoisted(sys.argv[1:] if arguments is None else arguments)
+        if ingest.is_answered_unparsed(given):
+            return OK
+        result = app(args=given, standalone_mode=False, prog_name="loopstats")
         return result if isinstance(result, int) else OK
     except KeyboardInterrupt:
         say("interrupted")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,21 +53,14 @@ def ingest(
     json: Json = False,
 ) -> None:
     """Read new and grown log files into the lake."""
-    from loopstats import found
-
     given: Globals = context.obj
     if strict and max_rejects:
         raise UsageError(f"--strict allows no reject, --max-rejects {max_rejects} does: give one of them")
     settings = given.settings()
     paths = paths or [home.path for home in known_places(given, settings)]
     answer = Answer(given, "json" if json else "table", None)
-    if not (full or dry_run or json):
-        digests = {"rule_digest": settings.rule_digest, "derived_digest": settings.derived_digest}
-        summary = found.nothing_new(given.root, paths, digests)
-        if summary is not None and summary["files_same"]:
-            sys.stdout.write(_file_line(summary))
-            _note_lake(given, summary)
-            return
+    if not (full or dry_run or json) and _is_answered(given, paths, settings):
+        return
     # Only here: where nothing is new, nothing heavy is imported.
     from loopstats import run
     from loopstats.store import Lake
@@ -106,6 +100,45 @@ def known_places(given: Globals, settings: Settings) -> list[Home]:
     if not found:
         raise NothingError(homes.missing(settings.has_homes))
     return found
+
+
+def _is_answered(given: Globals, paths: list[str], settings: Settings) -> bool:
+    """Whether nothing is new under `paths`; then that was said."""
+    from loopstats import found
+
+    digests = {"rule_digest": settings.rule_digest, "derived_digest": settings.derived_digest}
+    summary = found.nothing_new(given.root, paths, digests)
+    if summary is None or not summary["files_same"]:
+        return False
+    sys.stdout.write(_file_line(summary))
+    _note_lake(given, summary)
+    return True
+
+
+def is_answered_unparsed(arguments: list[str]) -> bool:
+    """Whether `arguments`, the global options first, are a plain ingest without news; then that was said.
+
+    Most nights nothing is new, and parsing a single option takes longer than finding that out. Whatever is not plain
+    is left to the parser, mistakes included.
+    """
+    lake, config, is_quiet = None, os.environ.get("LOOPSTATS_CONFIG") or None, False
+    items = iter(arguments)
+    for item in items:
+        if item in ("--lake", "--config"):
+            if not (value := next(items)):
+                return False
+            lake, config = (value, config) if item == "--lake" else (lake, value)
+        elif item in ("--quiet", "-q"):
+            is_quiet = True
+        elif item == "ingest":
+            break
+        elif item != "--no-progress":
+            return False
+    paths = list(items)
+    if not paths or any(path.startswith("-") for path in paths):
+        return False
+    given = Globals(Path(lake) if lake else None, Path(config) if config else None, is_quiet, False, False, None, None)
+    return _is_answered(given, paths, given.settings())
 
 
 def _print_preview(answer: Answer, rows: list[dict[str, Any]], settings: Settings) -> None:
