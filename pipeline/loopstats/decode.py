@@ -46,7 +46,7 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
         raise Reject("too_deep") from None
     if not isinstance(value, dict):
         raise Reject("not_an_object")
-    count_keys, is_in_range = _survey(value, 0)
+    count_keys, is_in_range = _survey(value)
     # A quote before a colon closes a key, unless it is an escaped one or opens a text that begins with a colon: where
     # there are more of them than keys, a slower look tells whether one came twice. A key with a space before its colon
     # is not seen: what is counted is so, though not all.
@@ -58,23 +58,28 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     return [value], tuple(repairs)
 
 
-def _survey(value: Any, depth: int) -> tuple[int, bool]:
+def _survey(value: dict[str, Any]) -> tuple[int, bool]:
     """How many keys the objects in `value` have together, and whether all its integers have 64 bits."""
-    if depth > MAX_DEPTH:
-        raise Reject("too_deep")
     count, is_in_range = 0, True
-    if value.__class__ is dict:
-        count = len(value)
-        value = value.values()
-    for item in value:
-        kind = item.__class__
-        if kind is dict or kind is list:
-            more, is_fine = _survey(item, depth + 1)
-            count += more
-            is_in_range = is_in_range and is_fine
-        elif kind is int and not -_INT64 <= item < _INT64:
-            is_in_range = False
-    return count, is_in_range
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for item in level:
+            if item.__class__ is dict:
+                count += len(item)
+                item = item.values()
+            for child in item:
+                kind = child.__class__
+                if kind is str:
+                    continue
+                if kind is dict or kind is list:
+                    below.append(child)
+                elif kind is int and not -_INT64 <= child < _INT64:
+                    is_in_range = False
+        if not below:
+            return count, is_in_range
+        level = below
+    raise Reject("too_deep")
 
 
 def _has_duplicates(raw: bytes) -> bool:

@@ -914,15 +914,25 @@ def _row(name: str, pattern: str) -> re.Pattern[str]:
     return found
 
 
+_parted: dict[str, list[tuple[str, tuple[str, ...], str, str]]] = {}
+
+
 def _fits(table: str, rows: tuple[tuple[str, str, str], ...], line: str) -> str:
     """The name of the first row of a (name, signs, pattern) table that is the whole line, else ''.
 
     The signs, parted by bars, are lower-case texts of which a line must hold one to be worth the pattern.
     """
+    parted = _parted.get(table)
+    if parted is None:
+        parted = [(name, tuple(signs.split("|")), f"{table}.{name}", pattern) for name, signs, pattern in rows]
+        _parted[table] = parted
     low = line.lower()
-    for name, signs, pattern in rows:
-        if any(sign in low for sign in signs.split("|")) and _row(f"{table}.{name}", pattern).fullmatch(line):
-            return name
+    for name, signs, key, pattern in parted:
+        for sign in signs:
+            if sign in low:
+                if _row(key, pattern).fullmatch(line):
+                    return name
+                break
     return ""
 
 

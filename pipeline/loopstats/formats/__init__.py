@@ -130,7 +130,8 @@ def time_us(value: Any) -> int | None:
 def _text_us(text: str) -> int | None:
     """Several records of a line have one time."""
     stripped = text.strip()
-    if stripped.lstrip("-").isdecimal() and stripped.isascii():
+    is_date = stripped[4:5] == "-" and stripped[:4].isdecimal()
+    if not is_date and stripped.lstrip("-").isdecimal() and stripped.isascii():
         return time_us(int(stripped)) if len(stripped) < 25 else None
     try:
         parsed = datetime.fromisoformat(stripped)
@@ -260,7 +261,7 @@ class Emit:
         if not session:
             raise Reject("no_session")
         session, agent = rule.safe_id(session), None if agent is None else rule.safe_id(agent)
-        us = time_us(ts)
+        us = _text_us(ts) if ts.__class__ is str and len(ts) < MEMO_TEXT else time_us(ts)
         if us is not None and self.first_ts is None:
             self.first_ts = us
         uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
