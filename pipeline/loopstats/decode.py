@@ -58,6 +58,11 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     return [value], tuple(repairs)
 
 
+def may_hold_object(raw: bytes) -> bool:
+    """Whether `decode_line` may find an object: cheap where a document is printed over many lines that are none."""
+    return raw.removeprefix(_BOM).lstrip(_BETWEEN.encode())[:1] == b"{"
+
+
 def _survey(value: dict[str, Any]) -> tuple[int, bool]:
     """How many keys the objects in `value` have together, and whether all its integers have 64 bits."""
     count, is_in_range = 0, True
@@ -99,8 +104,8 @@ class _Lenient:
             "parse_float": self._float,
             "parse_constant": self._constant,
         }
+        self._hooks = hooks
         self._strict = json.JSONDecoder(strict=True, **hooks)
-        self._loose = json.JSONDecoder(strict=False, **hooks)
 
     def decode(self, text: str, position: int) -> tuple[Any, int]:
         """The value at `position` and where it ends; ValueError where there is none, RecursionError if too deep."""
@@ -110,7 +115,7 @@ class _Lenient:
             if not str(error).startswith("Invalid control character"):
                 raise
         self._repairs.append("control")
-        return self._loose.raw_decode(text, position)
+        return json.JSONDecoder(strict=False, **self._hooks).raw_decode(text, position)
 
     def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         built = dict(pairs)

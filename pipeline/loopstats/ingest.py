@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import polars as pl
 import zstandard
 
-from loopstats.decode import decode_document, decode_line
+from loopstats.decode import decode_document, decode_line, may_hold_object
 from loopstats.errors import Reject
 from loopstats.formats import Emit, Format, Head, Source, by_name, recognise
 from loopstats.found import Found as Found
@@ -150,6 +150,8 @@ def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[
         is_cut = len(data) >= HEAD_BYTES
         usable = [line for line in (lines[:-1] if is_cut and len(lines) > 1 else lines) if line.strip()]
         for line in usable:
+            if not may_hold_object(line):
+                continue
             with contextlib.suppress(Reject):
                 records.extend(decode_line(line)[0])
             if len(records) >= HEAD_RECORDS:
