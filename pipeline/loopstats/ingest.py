@@ -535,8 +535,18 @@ def is_continued(found: Found, before: dict[str, Any]) -> bool:
 
 def frame_of(rows: dict[str, list[tuple[Any, ...]]]) -> pl.DataFrame:
     """Rows by type to one frame in the order of `tables.RECORDS`."""
-    parts = [_columns_of(RECORD_TYPES[kind], tuples) for kind, tuples in rows.items() if tuples]
+    parts = [_columns_of(table, rows[kind]) for kind, table in RECORD_TYPES.items() if rows.get(kind)]
     return RECORDS.conform(pl.concat(parts, how="diagonal")) if parts else RECORDS.empty()
+
+
+def frames_of(readings: Sequence[Reading]) -> list[pl.DataFrame]:
+    """`frame_of` of each reading, made at once: a frame of few rows costs as much as one of many."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    for reading in readings:
+        for kind, tuples in reading.rows.items():
+            rows.setdefault(kind, []).extend(tuples)
+    parts = frame_of(rows).partition_by("source_id", maintain_order=True, as_dict=True)
+    return [parts.get((reading.row["source_id"],), RECORDS.empty()) for reading in readings]
 
 
 def _columns_of(table: Table, tuples: list[tuple[Any, ...]]) -> pl.DataFrame:

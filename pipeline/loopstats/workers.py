@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from loopstats.errors import LoopstatsError
-from loopstats.ingest import Found, Reading, frame_of, read_source
+from loopstats.ingest import Found, Reading, frame_of, frames_of, read_source
 
+BATCH_ROWS = 4096  # of several files; one frame for them all is made at once
 WORTH_BYTES = 100_000_000  # of new bytes; below, starting another interpreter costs more than it saves
 
 
@@ -51,13 +52,35 @@ def read_all(
     records are about a hundredth of what was read.
     """
     if jobs < 2 or len(tasks) < 2:
-        for task in tasks:
-            outcome = _read(task, tool_rows)
-            if tell is not None:
-                tell(task.found)
-            yield outcome
+        yield from _read_by_one(tasks, tool_rows, tell)
         return
     yield from _read_by_many(tasks, tool_rows, jobs, tell)
+
+
+def _read_by_one(
+    tasks: Sequence[Task], tool_rows: dict[str, str], tell: Callable[[Found], None] | None
+) -> Iterator[Outcome]:
+    waiting: list[Reading | OSError] = []
+    count_rows = 0
+    for task in tasks:
+        reading = _read(task, tool_rows)
+        if tell is not None:
+            tell(task.found)
+        waiting.append(reading)
+        count_rows += 0 if isinstance(reading, OSError) else sum(map(len, reading.rows.values()))
+        if count_rows >= BATCH_ROWS:
+            yield from _framed(waiting)
+            waiting, count_rows = [], 0
+    yield from _framed(waiting)
+
+
+def _framed(waiting: Sequence[Reading | OSError]) -> Iterator[Outcome]:
+    readings = [reading for reading in waiting if not isinstance(reading, OSError)]
+    frames = iter(frames_of(readings))
+    for reading in readings:
+        reading.rows = {}
+    for outcome in waiting:
+        yield outcome if isinstance(outcome, OSError) else (outcome, next(frames))
 
 
 def _read_by_many(
@@ -89,23 +112,21 @@ def _read_by_many(
         pool.shutdown(cancel_futures=True)
 
 
-def _read(task: Task, tool_rows: dict[str, str]) -> Outcome:
+def _read(task: Task, tool_rows: dict[str, str]) -> Reading | OSError:
     try:
-        reading = read_source(task.found, task.before, task.source_id, tool_rows)
+        return read_source(task.found, task.before, task.source_id, tool_rows)
     except OSError as error:
         return error
-    frame = frame_of(reading.rows)
-    reading.rows = {}
-    return reading, frame
 
 
 def _read_packed(task: Task, tool_rows: dict[str, str]) -> tuple[Reading, bytes] | OSError:
-    outcome = _read(task, tool_rows)
-    if isinstance(outcome, OSError):
-        return outcome
+    reading = _read(task, tool_rows)
+    if isinstance(reading, OSError):
+        return reading
     buffer = io.BytesIO()
-    outcome[1].write_ipc(buffer)
-    return outcome[0], buffer.getvalue()
+    frame_of(reading.rows).write_ipc(buffer)
+    reading.rows = {}
+    return reading, buffer.getvalue()
 
 
 def _unpacked(packed: tuple[Reading, bytes] | OSError) -> Outcome:
