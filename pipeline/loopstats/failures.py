@@ -1394,13 +1394,12 @@ CLOCK_SIGN = r"[0-9](?: ?(?:ms|s|secs?|seconds?|us|ns|min|minutes?)(?![a-z0-9_])
 
 
 # Lower case and one kind of white space, byte by byte; and what may stand in a clock time, in classes: digits,
-# beginnings of units, colon, hyphen, space.
+# beginnings of units, colon and hyphen (a space before a unit is left out).
 _LOWERED = bytes(32 if byte in b"\t\n" else byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
 _CLOCK_CLASSES = bytes(
-    1 if 48 <= byte <= 57 else 2 if byte in b"smun" else 3 if byte in b":-" else 4 if byte == 32 else 0
-    for byte in range(256)
+    1 if 48 <= byte <= 57 else 2 if byte in b"smun" else 3 if byte in b":-" else 0 for byte in range(256)
 )
-_CLOCK_SHAPES = (b"\1\2", b"\1\4\2", b"\1\3\1")
+_CLOCK_SHAPES = (b"\1\2", b"\1\3\1")
 _ASCII = bytes(range(128))
 _caseless: dict[str, bool] = {}
 
@@ -1424,7 +1423,7 @@ def without_looks(text: str) -> bytes:
         data = b" ".join(data.translate(_LOWERED).split())
     else:
         data = " ".join(text.lower().split()).encode("utf-8", "replace")
-    classes = data.translate(_CLOCK_CLASSES)
+    classes = data.translate(_CLOCK_CLASSES, b" ")
     if [shape for shape in _CLOCK_SHAPES if shape in classes]:
         normal = data.decode()
         if _row("clock_sign", CLOCK_SIGN).search(normal):

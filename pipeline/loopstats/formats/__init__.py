@@ -500,10 +500,7 @@ class Emit:
         """Facts of the session; the first value of each key stands, the first `experiment` enrols."""
         if task is not None and len(task) > 80:
             task = hashlib.sha256(task.encode("utf-8", "replace")).hexdigest()[:16]
-        labels = [
-            None if value is None else rule.safe_label(value)
-            for value in (project, harness, version, model, task, group)
-        ]
+        labels = [_label(value) for value in (project, harness, version, model, task, group)]
         self._add(
             "session",
             session,
@@ -656,8 +653,21 @@ def _storable(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
+_labels: dict[str, str] = {}
+
+
 def _label(value: str | None) -> str | None:
-    return None if value is None else rule.safe_label(value)
+    """Few models, projects and reasons are told again and again."""
+    if value is None:
+        return None
+    found = _labels.get(value)
+    if found is None:
+        found = rule.safe_label(value)
+        if len(value) < MEMO_TEXT:
+            if len(_labels) >= MEMO_SIZE:
+                _labels.clear()
+            _labels[value] = found
+    return found
 
 
 def _id(value: str | None) -> str | None:
@@ -674,7 +684,7 @@ def _share(value: Any) -> int | None:
 
 
 def _count(value: Any) -> int | None:
-    count = as_int(value)
+    count = value if value.__class__ is int else as_int(value)
     return count if count is not None and 0 <= count < 10**12 else None
 
 
