@@ -406,7 +406,7 @@ class Writer:
             if path.relative_to(self.root).as_posix() not in known:
                 path.unlink(missing_ok=True)
         if doomed:
-            self.ledger.executemany("DELETE FROM files WHERE path=?", [(path,) for path in doomed])
+            self.ledger.execute("DELETE FROM files WHERE removed <= ?", (oldest,))
 
 
 def check_schema(root: Path, version: int) -> None:
