@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q
 MARKERS := scale browser cron faults bench
 AS_OF := 2026-11-20T00:00:00Z
 
-.PHONY: help setup demo test lint sample coverage lowest clean $(MARKERS)
+.PHONY: help setup demo test lint sample coverage lowest clean faults-short $(MARKERS)
 
 help:
 	@echo "make demo      ingest data/sample and show the lift"
@@ -18,6 +18,7 @@ help:
 	@echo "make coverage  check the statistics' claims by simulation (minutes)"
 	@echo "make lowest    the tests with the lowest versions that pyproject.toml declares"
 	@echo "make scale | browser | cron | faults | bench   tests that need more than Python"
+	@echo "make faults-short   the same kills, full disks and ruined logs as faults, a few of each"
 
 $(VENV)/ready: pyproject.toml requirements/test.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +43,12 @@ lint: setup
 
 $(MARKERS): setup
 	$(PYTEST) -o addopts="-ra --strict-markers --strict-config" -m $@
+
+# -s shows the figures
+faults faults-short: PYTEST += -s
+faults: export LOOPSTATS_FAULTS := long
+faults-short: setup
+	$(PYTEST) -o addopts="-ra --strict-markers --strict-config" -m faults
 
 sample: setup
 	$(BIN)/python tests/make_sample.py

@@ -342,8 +342,29 @@ def test_ingest_tells_what_became_of_every_file(call: Call, tmp_path: Path) -> N
     assert body["files"]["same"] == count
     for row in body["rows"]:
         assert row["read"] == row["used"] + row["nothing"] + row["folded"] + row["rejected"] + row["waiting"]
+    assert body["lines"] == {name: sum(row[name] for row in body["rows"]) for name in body["lines"]}
+    assert body["lines"]["read"] == sum(n for name, n in body["lines"].items() if name != "read") > 0
+    assert sum(body["nothing_types"].values()) == body["lines"]["nothing"]
     code, out, _ = call("sql", "conservation", "-f", "jsonl", at=lake)
-    assert (code, out) == (0, "")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {row["source_file"] for row in rows} >= {str(path) for path in NATIVE.glob("acme*.jsonl")}
+    assert {row["count_unexplained"] for row in rows} == {0}
+    assert sum(row["count_read"] for row in rows) == body["lines"]["read"]
+
+
+def test_ingest_shows_the_sum_with_what_carries_nothing_by_type(call: Call, tmp_path: Path) -> None:
+    step = {"v": 1, "type": "step", "session": "s", "id": "1", "tool": "Edit", "outcome": "failure"}
+    odd = [{"v": 1, "type": f"\x1b[31mtype{n % 5}", "session": "s"} for n in range(9)]
+    (tmp_path / "logs").mkdir()
+    text = "".join(json.dumps(record) + "\n" for record in [step, step, *odd]) + '{"v": 1, "ty'
+    (tmp_path / "logs" / "a.jsonl").write_text("not json\n" + text, encoding="utf-8")
+    for _ in range(2):  # the second run finds nothing new and says the same
+        code, out, _ = call("ingest", str(tmp_path / "logs"), "-q", at=tmp_path / "lake")
+        assert code == 0
+        assert "lines: 13 read = 1 used + 9 nothing (" in out
+        assert "[31mtype0 2, " in out
+        assert ", …) + 1 folded + 1 rejected + 1 waiting\n" in out
+        assert "\x1b" not in out
 
 
 def test_ingest_stops_at_too_many_rejects(call: Call, tmp_path: Path) -> None:
@@ -368,6 +389,7 @@ def test_many_rejects_are_cut_short(call: Call, tmp_path: Path, monkeypatch: pyt
         "turns_told": 0,
         "stale": [],
         "unbalanced": ["a\x1b.jsonl"],
+        "nothing_types": {},
         "rejects": [(f"a\x1b{n}.jsonl", n, "truncated") for n in range(25)],
         "tables": {"steps": 0, "loops": 0},
         "formats": [
@@ -393,4 +415,5 @@ def test_many_rejects_are_cut_short(call: Call, tmp_path: Path, monkeypatch: pyt
     assert err.count("truncated") == 20
     assert '… and 5 more (loopstats sql "select * from rejects")' in err
     assert "not accounted for" in err
+    assert "lines: 25 read = 0 used + 0 nothing + 0 folded + 25 rejected + 0 waiting" in out
     assert "\x1b" not in out + err

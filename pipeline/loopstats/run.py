@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -708,9 +709,18 @@ def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "formats": rows.to_dicts(),
         "unbalanced": unbalanced["source_file"].to_list(),
+        "nothing_types": _summed(sources["nothing_types"].to_list()),
         "buckets": BUCKETS,
         "tables": {name: snapshot_count(snapshot, name) for name in TABLES},
     }
+
+
+def _summed(texts: Iterable[str]) -> dict[str, int]:
+    """Columns of counts by name, all in one; the most frequent name first."""
+    total: Counter[str] = Counter()
+    for text in texts:
+        total.update(reading.counts(text))
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
 
 
 def snapshot_count(snapshot: Snapshot, name: str) -> int:

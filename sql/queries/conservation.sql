@@ -1,4 +1,4 @@
--- Is every line of every file accounted for? Files where read differs from used, nothing, folded, rejected and waiting; no row is right.
+-- Is every line of every file accounted for? A row a file, what is not explained first: read less used, nothing, folded, rejected and waiting.
 SELECT
     source_file,
     format,
@@ -8,7 +8,7 @@ SELECT
     count_folded,
     count_rejected,
     count_waiting,
-    count_read - count_used - count_nothing - count_folded - count_rejected - count_waiting AS count_unexplained
+    count_read - count_used - count_nothing - count_folded - count_rejected - count_waiting AS count_unexplained,
+    nothing_types
 FROM sources
-WHERE count_read <> count_used + count_nothing + count_folded + count_rejected + count_waiting
-ORDER BY source_file
+ORDER BY count_unexplained = 0, source_file

@@ -181,11 +181,15 @@ def now_us() -> int:
     return time.time_ns() // 1_000_000_000 * 1_000_000
 
 
+def printable(text: str) -> str:
+    """`text` as one line in which nothing reaches the terminal as a command."""
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text.replace("\n", " "))
+
+
 def say(text: str) -> None:
     """One line on stderr; nothing in it reaches the terminal as a command."""
-    line = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text.replace("\n", " "))
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"loopstats: {line}\n")
+        sys.stderr.write(f"loopstats: {printable(text)}\n")
         sys.stderr.flush()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loopstats.cli.base import Answer, Globals, Json, app, now_us, say
+from loopstats.cli.base import Answer, Globals, Json, app, now_us, printable, say
 from loopstats.errors import LoopstatsError, NothingError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 REJECTS_SHOWN = 20
+TYPES_SHOWN = 4
+TYPE_LENGTH = 24
 FILE_STATES = ("new", "grown", "same", "gone", "skipped")
+LINE_STATES = ("read", "used", "nothing", "folded", "rejected", "waiting")
 INGEST_COLUMNS = ("format", "files", "steps", "folded", "rejected", "read", "used", "nothing", "waiting", "repaired")
 
 
@@ -110,7 +113,7 @@ def _is_answered(given: Globals, paths: list[str], settings: Settings) -> bool:
     summary = found.nothing_new(given.root, paths, digests)
     if summary is None or not summary["files_same"]:
         return False
-    sys.stdout.write(_file_line(summary))
+    sys.stdout.write(_file_line(summary) + _conservation_line(summary))
     _note_lake(given, summary)
     return True
 
@@ -183,6 +186,8 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
             **head,
             "files": files,
             "rows": summary["formats"],
+            "lines": _lines(summary),
+            "nothing_types": summary["nothing_types"],
             "rejects": len(summary["rejects"]),
             "turns_told": summary["turns_told"],
             "turns_priced": summary["turns_priced"],
@@ -200,13 +205,31 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
             Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest),
             answer.layout(INGEST_COLUMNS),
         )
-    answer.pieces([_file_line(summary).encode()])
+    answer.pieces([(_file_line(summary) + _conservation_line(summary)).encode()])
     _note_lake(answer.context, summary)
 
 
 def _file_line(summary: dict[str, Any]) -> str:
     counts = (f"{summary[f'files_{name}']} {name}" for name in FILE_STATES)
     return f"files: {', '.join(counts)}\n"
+
+
+def _lines(summary: dict[str, Any]) -> dict[str, int]:
+    """All lines of the lake's files, and what became of them."""
+    return {name: sum(row[name] for row in summary["formats"]) for name in LINE_STATES}
+
+
+def _conservation_line(summary: dict[str, Any]) -> str:
+    """What was read is the sum of what became of it; what carries nothing by type, the commonest first."""
+    lines = _lines(summary)
+    types = list(summary.get("nothing_types", {}).items())
+    shown = ", ".join(f"{printable(name)[:TYPE_LENGTH]} {count}" for name, count in types[:TYPES_SHOWN])
+    more = ", …" if len(types) > TYPES_SHOWN else ""
+    parts = [f"{lines[name]} {name}" for name in LINE_STATES[1:]]
+    if shown:
+        parts[1] += f" ({shown}{more})"
+    is_sum = lines["read"] == sum(lines[name] for name in LINE_STATES[1:])
+    return f"lines: {lines['read']} read {'=' if is_sum else '≠'} {' + '.join(parts)}\n"
 
 
 def _note_lake(given: Globals, summary: dict[str, Any]) -> None:
