@@ -164,6 +164,21 @@ def test_each_damage_is_named_with_its_mend(name: str, folder: Path, capsys: pyt
     assert_same(tables_of(Path("lake")), before)
 
 
+@pytest.mark.parametrize("name", ["missing", "spoilt"])
+@pytest.mark.parametrize("command", [["runs"], ["sql", "select * from steps"], ["ingest", "logs"]], ids=" ".join)
+def test_whoever_meets_a_damaged_file_is_sent_to_verify(
+    name: str, command: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("logs/x.jsonl", [*X, step(8)])
+    for path in Lake(Path("lake")).snapshot().paths("records" if command[0] == "ingest" else "steps"):
+        if name == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"x" * path.stat().st_size)
+    assert run_command(["--lake", "lake", *command]) == FINDING
+    assert "`loopstats lake verify`" in capsys.readouterr().err
+
+
 def test_a_ledger_that_is_missing_or_damaged_is_never_a_first_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

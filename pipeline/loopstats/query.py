@@ -129,7 +129,8 @@ def _dataset(snapshot: Snapshot, table: Table) -> Any:
         return ds.dataset(paths, schema=schema, format="parquet") if paths else schema.empty_table()
     except OSError as error:
         raise LakeError(
-            f"table {table.name}: a file of this generation is gone ({error}); run the command again"
+            f"table {table.name}: a file of this generation is gone ({error}); run the command again, and if it stays, "
+            "`loopstats lake verify`"
         ) from error
 
 
@@ -162,7 +163,9 @@ def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[
         raise KeyboardInterrupt from None
     except duckdb.Error as error:
         if "reading the stream registered as" in str(error):
-            raise LakeError(f"the lake cannot be read: {_first_line(error)}") from error
+            raise LakeError(
+                f"the lake cannot be read: {_first_line(error)}; `loopstats lake verify` names the mend"
+            ) from error
         raise UsageError(f"sql: {_first_line(error)}") from error
 
 

@@ -80,6 +80,12 @@ def _complete() -> int:
     return OK
 
 
+def _is_of_a_data_file(error: Exception) -> bool:
+    """The engine found a file of the lake missing or not as it was written."""
+    is_engine = type(error).__module__.startswith("polars") and str(error).startswith("parquet: ")
+    return is_engine or (isinstance(error, FileNotFoundError) and f"{DATA}/" in str(error) and ".parquet" in str(error))
+
+
 def _explain(error: Exception) -> int:
     """Say what went wrong in one line; the exit code for it."""
     if isinstance(error, LoopstatsError):
@@ -91,6 +97,10 @@ def _explain(error: Exception) -> int:
     if callable(message := getattr(error, "format_message", None)):
         say(f"{message()} (see loopstats --help)")
         return USAGE
+    if _is_of_a_data_file(error):
+        first = str(error).splitlines()[0]
+        say(f"the lake cannot be read ({first}); try again, and if it stays, `loopstats lake verify` names the mend")
+        return FINDING
     if isinstance(error, OSError):
         say(f"{error.filename or 'I/O error'}: {error.strerror or error}")
         return IO
