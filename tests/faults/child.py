@@ -12,20 +12,20 @@ Answers: `{"pid": N}` when it is about to run, and `{"code": N}` at its end (neg
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import json
 import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import loopstats.care
 import loopstats.cli
-import loopstats.drift
-import loopstats.formats
 import loopstats.run
 from faults.mutants import MUTANTS
 
@@ -61,12 +61,44 @@ def work(request: dict[str, Any]) -> int:
 
         # strace counts the calls of each thread by itself.
         store._sync_files = lambda paths: [store._sync_file(path) for path in paths]
-        os.environ["POLARS_MAX_THREADS"] = "1"
     if request.get("go"):
         ctypes.CDLL(None).prctl(*ANY_TRACER, 0, 0, 0)
         with Path(request["go"]).open("rb") as gate:
             gate.read()
     return loopstats.cli.run_command(request["arguments"])
+
+
+def import_what_runs_import() -> None:
+    """Let a child run everything once and import what it had to, so that no kill falls into the imports."""
+    with tempfile.TemporaryDirectory(prefix="loopstats-warm-") as name:
+        folder = Path(name)
+        (folder / "logs").mkdir()
+        step = {
+            "v": 1,
+            "type": "step",
+            "session": "s",
+            "id": "e",
+            "tool": "Edit",
+            "outcome": "failure",
+            "tokens": {"input": 1},
+        }
+        (folder / "logs" / "a.jsonl").write_text(json.dumps(step) + "\n", encoding="utf-8")
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.chdir(folder)
+                os.dup2(1, 2)
+                for command in (["ingest", "logs"], ["lake", "compact"], ["lake", "rebuild"]):
+                    code = loopstats.cli.run_command(["--lake", "lake", *command])
+                    assert code == 0
+                (folder / "modules").write_text("\n".join(sys.modules), encoding="utf-8")
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0, "the first run failed"
+        for module in (folder / "modules").read_text(encoding="utf-8").split():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
 
 
 def main() -> None:
@@ -75,7 +107,7 @@ def main() -> None:
     assert threads <= HARMLESS, f"{threads - HARMLESS}: a fork would not be safe"
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    loopstats.cli.run_command(["--help"])  # what every run imports, so that a kill does not fall into the imports
+    import_what_runs_import()
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)

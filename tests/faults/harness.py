@@ -44,7 +44,7 @@ class Runner:
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent / "pipeline")]),
             "HOME": str(folder),
-            "POLARS_MAX_THREADS": "2",
+            "POLARS_MAX_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.output = folder / f"output-{id(self)}"
