@@ -38,7 +38,9 @@ from loopstats.tables import INT, LIST, RECORD_TYPES, RECORDS, STR, Table
 
 LINE_CAP = 64 << 20
 INFLATE_CAP = 4 << 30
-INFLATE_RATIO = 2000
+BLANKS_CAP = 1 << 20  # blank lines in a packed file: a bomb of them costs time, not memory
+INFLATE_FREE = 8 << 20  # what every file may grow to, however small it is
+INFLATE_RATIO = 200  # logs pack 5 to 50 times smaller, gzip cannot pack more than 1,032 times
 INFLATE_PIECE = 1 << 10
 INFLATE_STEP = 1 << 20
 DOCUMENT_CAP = 1 << 30
@@ -78,7 +80,7 @@ class _Capped(io.RawIOBase):
     def __init__(self, file: BinaryIO, size_bytes: int, is_gzip: bool) -> None:
         self._file = file
         self._is_gzip = is_gzip
-        self._left = min(INFLATE_CAP, max(size_bytes, 4096) * INFLATE_RATIO)
+        self._left = min(INFLATE_CAP, max(INFLATE_FREE, size_bytes * INFLATE_RATIO))
         self._inflater: Any = None
         self._rest = b""
         self._ready = b""
@@ -198,20 +200,26 @@ def read_source(
                 return _read_lines(found, file, None, fmt, before, before["source_id"], tool_rows, make_emit)
         file.seek(0)
 
+        is_bomb = False
+
         def whole() -> bytes | None:
+            nonlocal is_bomb
             file.seek(0)
             body_stream, cap = _inflate(file, found.size_bytes)
             body = body_stream.read(DOCUMENT_CAP + 1)
-            return None if len(body) > DOCUMENT_CAP or (cap and (cap.is_bomb or cap.is_broken)) else body
+            is_bomb = cap is not None and cap.is_bomb
+            return None if len(body) > DOCUMENT_CAP or is_bomb or (cap and cap.is_broken) else body
 
         name = Path(found.path).name.removesuffix(".gz").removesuffix(".zst")
         head, body = head_of(name, raw_head, whole)
         fmt_or_none = recognise(head)
         row = _blank_row(found, source_id)
+        unknown: list[tuple[int, int, int, str, str | None]]
         if fmt_or_none is None:
-            reason = "truncated_archive" if is_broken else _why_unknown(raw_head, found.is_named)
+            reason = _why_unknown(raw_head, found.is_named)
+            reason = "truncated_archive" if is_broken else "inflates_too_far" if is_bomb else reason
             digest = hashlib.sha256(raw_head).hexdigest()
-            unknown: list[tuple[int, int, int, str, str | None]] = [(source_id, 0, 0, reason, digest)] if reason else []
+            unknown = [(source_id, 0, 0, reason, digest)] if reason else []
             row |= {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
             if reason == "unknown_format" and capped is None and b"\n" not in raw_head:
                 return Reading(row | {"count_waiting": 1}, {})
@@ -229,6 +237,9 @@ def read_source(
                     "is_gone": 0,
                 }
                 return Reading(before | touched, {}, is_anew=False)
+            if is_bomb:
+                unknown = [(source_id, 0, 0, "inflates_too_far", None)]
+                return Reading(row | {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}, {}, unknown)
             return _read_container(found, fmt, row, head, body, make_emit(fmt, source_id, None, tool_rows))
         file.seek(0)
         stream, capped = _inflate(file, found.size_bytes)
@@ -418,6 +429,10 @@ def _read_lines(
         if objects is not None:
             if not objects:
                 nothing["blank"] = nothing.get("blank", 0) + (0 if is_open else 1)
+                if capped is not None and nothing["blank"] >= BLANKS_CAP:
+                    capped.is_bomb = True
+                    offset += length
+                    break
             elif _feed(reader, objects, emit, number, reject, line):
                 for kind in kinds:
                     repairs[kind] = repairs.get(kind, 0) + 1

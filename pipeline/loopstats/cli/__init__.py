@@ -10,12 +10,22 @@ from __future__ import annotations
 import os
 import sys
 
-from loopstats.cli import ingest, lake, live, manual, nightly, reading, setup, simulate  # noqa: F401 - each adds its commands
+from loopstats.cli import (
+    ingest,
+    lake,
+    live,
+    manual,
+    nightly,
+    reading,
+    setup,
+    simulate,
+)
 from loopstats.cli.base import Globals, app, drop_stdout, say  # noqa: F401 - `Globals` for those who call us
-from loopstats.errors import INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
+from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
 manual.fill(app)
 
+DATA = "data"  # the folder of the files of the lake
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
