@@ -36,6 +36,8 @@ COMMANDS: dict[str, Any] = {" ".join(path): command for path, command in command
 LEAVES = {name: command for name, command in COMMANDS.items() if not hasattr(command, "commands")}
 # Not run as they stand: they wait for stdin, take long, or belong to a test of their own.
 NOT_RUN = {"hook run": "reads stdin", "hook test": "test_hook_install runs it"}
+# They would change what the others read.
+WRITE = ("ingest",)
 
 
 def options(command: Any) -> dict[str, Any]:
@@ -113,6 +115,8 @@ class Home:
     def example(self, line: str, *more: str, width: int = 100) -> Told:
         """Run a line of the manual; `~` is this home, and `-o FILE` is left out where a format is asked for."""
         words = [str(self.folder) + word[1:] if word.startswith("~/") else word for word in shlex.split(line)[1:]]
+        if command_of(line) in WRITE:
+            words = ["--lake", str(self.folder / "another"), *words]
         if more:
             words = [*without(words, ("-f", "--format", "-o", "--output"), ("--json",)), *more]
         return self.run(words, width)

@@ -19,13 +19,14 @@ from loopstats.cli import (
     reading,
     setup,
     simulate,
+    waiting,
 )
-from loopstats.cli.base import Globals, app, drop_stdout, say  # noqa: F401 - `Globals` for those who call us
+from loopstats.cli.base import Globals, app, drop_stdout, say
 from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
 manual.fill(app)
 
-DATA = "data"  # the folder of the files of the lake
+DATA = "data"  # the folder of the lake's files
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
@@ -77,6 +78,8 @@ def run_command(arguments: list[str] | None = None) -> int:
 
             traceback.print_exc()
         return _explain(error)
+    finally:
+        waiting.end()
 
 
 def _complete() -> int:

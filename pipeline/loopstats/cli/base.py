@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loopstats import __version__
+from loopstats.cli.waiting import waiting
 from loopstats.errors import NothingError, UsageError
 
 if TYPE_CHECKING:
@@ -117,6 +118,11 @@ class Globals:
         if not self.is_quiet:
             say(text)
 
+    @property
+    def is_watched(self) -> bool:
+        """Somebody sits before stderr and wants to see progress."""
+        return not self.is_quiet and self.has_progress and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
     def is_coloured(self, path: Path | None) -> bool:
         """Whether stdout gets colours."""
         color = self.color_flag or self.given.get("color")
@@ -162,6 +168,8 @@ class Answer:
         """Write bytes to the file or to stdout."""
         from loopstats import output
 
+        waiting.end()
+
         if self.path is not None:
             output.write_file(self.path, pieces)
             return
@@ -188,6 +196,7 @@ def printable(text: str) -> str:
 
 def say(text: str) -> None:
     """One line on stderr; nothing in it reaches the terminal as a command."""
+    waiting.clear()
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"loopstats: {printable(text)}\n")
         sys.stderr.flush()
@@ -232,7 +241,10 @@ def _globals(
 ) -> None:
     if color not in (None, "auto", "always", "never"):
         raise UsageError(f"--color {color}: use auto, always or never")
-    context.obj = Globals(lake, config, quiet, verbose and not quiet, not no_progress, color, tz)
+    given = Globals(lake, config, quiet, verbose and not quiet, not no_progress, color, tz)
+    context.obj = given
+    if given.is_watched:
+        waiting.begin(context.invoked_subcommand or "loopstats")
 
 
 Since = Annotated[
@@ -264,9 +276,10 @@ Output = Annotated[
 
 @contextlib.contextmanager
 def progress_bar(given: Globals) -> Iterator[Callable[[str, int, int], None] | None]:
-    if given.is_quiet or not given.has_progress or not sys.stderr.isatty():
+    if not given.is_watched:
         yield None
         return
+    waiting.end()
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

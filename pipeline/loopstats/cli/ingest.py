@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loopstats.cli.base import Answer, Globals, Json, app, now_us, printable, say
+from loopstats.cli.waiting import waiting
 from loopstats.errors import LoopstatsError, NothingError, UsageError
 
 if TYPE_CHECKING:
@@ -242,9 +243,10 @@ def _note_lake(given: Globals, summary: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _ingest_progress(given: Globals) -> Iterator[Callable[[str, int, int, int, int], None] | None]:
     """Files, bytes, rate and time left, on a terminal only."""
-    if given.is_quiet or not given.has_progress or not sys.stderr.isatty():
+    if not given.is_watched:
         yield None
         return
+    waiting.end()
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
