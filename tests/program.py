@@ -78,11 +78,17 @@ class Home:
             "LOOPSTATS_LAKE": str(folder / "lake"),
             "TERM": "dumb",
         }
+        program = folder / "bin" / "loopstats"
+        program.parent.mkdir()
+        program.write_text(
+            f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT / "pipeline"))} exec {shlex.quote(sys.executable)} -m loopstats.cli "$@"\n'
+        )
+        program.chmod(0o755)
         told = self.run(["-q", "ingest", str(SAMPLE)])
         assert told.code == 0, told.err
 
-    def run(self, arguments: list[str], width: int = 100) -> Told:
-        """Call the program in this process."""
+    def run(self, arguments: list[str], width: int = 100, is_left: bool = False) -> Told:
+        """Call the program in this process; `is_left`: the reader of stdout has gone."""
         told = Told(0, b"", "")
 
         def rows(answer: Any, frame: pl.DataFrame, envelope: Envelope, layout: Layout | None = None) -> None:
@@ -93,7 +99,10 @@ class Home:
 
         print_rows = Answer.rows
         raw, err = io.BytesIO(), io.StringIO()
-        out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
+        if is_left:
+            reader, writer = os.pipe()
+            os.close(reader)
+        out = io.TextIOWrapper(os.fdopen(writer, "wb", 0) if is_left else raw, encoding="utf-8", write_through=True)
         clock = mock.Mock(wraps=__import__("time"), time_ns=lambda: int(NOW.timestamp()) * 10**9)
         before = Path.cwd()
         with (
@@ -110,16 +119,22 @@ class Home:
             finally:
                 os.chdir(before)
         told.out, told.err = raw.getvalue(), err.getvalue()
+        out.close()
         return told
 
-    def example(self, line: str, *more: str, width: int = 100) -> Told:
+    def process(self, **more: str) -> dict[str, str]:
+        """The environment of a process of its own, in which `loopstats` is this program."""
+        path = f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**self.environment, "PATH": path, "COLUMNS": "80", **more}
+
+    def example(self, line: str, *more: str, width: int = 100, is_left: bool = False) -> Told:
         """Run a line of the manual; `~` is this home, and `-o FILE` is left out where a format is asked for."""
         words = [str(self.folder) + word[1:] if word.startswith("~/") else word for word in shlex.split(line)[1:]]
         if command_of(line) in WRITE:
             words = ["--lake", str(self.folder / "another"), *words]
         if more:
             words = [*without(words, ("-f", "--format", "-o", "--output"), ("--json",)), *more]
-        return self.run(words, width)
+        return self.run(words, width, is_left)
 
 
 def without(words: list[str], valued: tuple[str, ...], flags: tuple[str, ...]) -> list[str]:

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from rich.cells import cell_len
+
 from loopstats.estimate import Comparison, Estimate, LoopRates, Notice, Rate, Readout, Segment, iso
 
 MIN_WIDTH = 40
@@ -72,9 +74,7 @@ def _visible(char: str) -> str:
 
 def cell_width(text: str) -> int:
     """Columns that a line takes on a terminal: wide characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
+    return cell_len(text)
 
 
 def points(lift: float | None) -> str:

@@ -19,9 +19,9 @@ from loopstats.cli import (
     reading,
     setup,
     simulate,
-    waiting,
 )
 from loopstats.cli.base import Globals, app, drop_stdout, say
+from loopstats.cli.waiting import waiting
 from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
 
 manual.fill(app)

@@ -66,7 +66,7 @@ ENTRIES: dict[str, Entry] = {
     "sql": Entry(
         (
             "loopstats sql worst_classes",
-            'loopstats sql "select outcome, count(*) as n from loops group by all order by n desc"',
+            'loopstats sql "select outcome, count(*) as n from loops group by outcome"',
             "loopstats sql conservation -f csv -o conservation.csv",
         )
     ),
@@ -99,7 +99,7 @@ ENTRIES: dict[str, Entry] = {
     "hook run": Entry(("loopstats hook run",), {0: "always: the hook fails open"}),
     "simulate": Entry(("loopstats simulate power --n 400", "loopstats simulate aa --salts 200")),
     "simulate aa": Entry(("loopstats simulate aa --salts 200 --seed 7",)),
-    "simulate planted": Entry(("loopstats simulate planted --lift 0.2 --loops 200 -o planted",)),
+    "simulate planted": Entry(("loopstats simulate planted --lift 0.2 --loops 80 -o planted",)),
     "simulate power": Entry(("loopstats simulate power --n 200 --n 800 --loops-per-night 12",)),
     "config": Entry(
         ("loopstats config", "loopstats config --path", "loopstats --tz Europe/Berlin config -f md"),

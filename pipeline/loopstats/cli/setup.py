@@ -51,7 +51,10 @@ def config(
 def completion(
     shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print the script that makes a shell complete commands, options and their values."""
+    """Print the script with which a shell completes loopstats.
+
+    It completes commands, options and values that have names.
+    """
     from loopstats.cli.complete import SCRIPTS
 
     if shell not in SCRIPTS:
