@@ -22,7 +22,7 @@ from loopstats.tables import LOOPS
 Call = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).resolve().parents[1]
 AS_OF = "2026-03-04"
-HEAVY = ("polars", "duckdb", "pyarrow", "scipy", "numpy", "rich.table", "zstandard", "msgspec")
+HEAVY = ("polars", "duckdb", "pyarrow", "scipy", "numpy", "rich.table", "zstandard", "msgspec", "altair", "jinja2")
 NATIVE = ROOT / "data" / "sample" / "native"
 
 

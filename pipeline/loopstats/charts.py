@@ -125,16 +125,19 @@ def weeks(rows: Sequence[tuple[str, str, float | None]], unit: str, name: str, *
 
 
 def arms(estimate: Estimate, name: str = "Outcomes by arm") -> str:
-    """What became of the loops of each arm: broke (solid), recurred (pale), unresolved (outline), as shares of n."""
+    """What became of the loops of each arm: broke (solid), recurred (pale), unresolved (outline), as shares of n.
+
+    An arm whose shares are withheld, or that is too small for them, keeps its counts and has no bar.
+    """
     compared = estimate.headline
     counts = {
-        arm: (rate.x, estimate.recurred[i], estimate.unresolved[i], rate.n)
+        arm: (rate.has_percent, rate.x, estimate.recurred[i], estimate.unresolved[i], rate.n)
         for i, (arm, rate) in enumerate(zip(ARMS, (compared.treated, compared.holdout), strict=True))
     }
     bars: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     height = 62
-    for i, (arm, (*parts, n)) in enumerate(counts.items()):
+    for i, (arm, (has_shares, *parts, n)) in enumerate(counts.items()):
         top = i * height
         texts.append(_text(0, top + 14, arm, weight="bold"))
         texts.append(_text(100, top + 14, f"n = {n}", align="right"))
@@ -142,7 +145,7 @@ def arms(estimate: Estimate, name: str = "Outcomes by arm") -> str:
         texts.append(_text(0, top + 52, words, size=_SMALL, is_muted=True))
         start = 0.0
         for part, count in zip(("broke", "recurred", "unresolved"), parts, strict=True):
-            if count:
+            if count and has_shares:
                 end = start + 100 * count / n
                 bars.append({"x": start, "x2": end, "y": top + 20, "y2": top + 38, "arm": arm, "part": part})
                 start = end
@@ -154,7 +157,7 @@ def arms(estimate: Estimate, name: str = "Outcomes by arm") -> str:
                 layers.append(_bars(mine, COLOURS[arm], opacity))
     words = "; ".join(
         f"{arm}: {broke} broke, {recurred} recurred, {unresolved} unresolved of {n}"
-        for arm, (broke, recurred, unresolved, n) in counts.items()
+        for arm, (_, broke, recurred, unresolved, n) in counts.items()
     )
     return _draw(
         [*layers, *_texts(texts)],
@@ -576,7 +579,13 @@ def _plain_svg(svg: str, name: str, about: str) -> str:
     width, height = root.get("width", "0"), root.get("height", "0")
     root.attrib.clear()
     root.attrib.update(
-        {"viewBox": f"0 0 {width} {height}", "width": width, "height": height, "role": "img", "aria-label": name}
+        {
+            "viewBox": f"0 0 {width} {height}",
+            "width": width,
+            "height": height,
+            "role": "img",
+            "aria-label": safe_text(name),
+        }
     )
     for tag, text in (("desc", about), ("title", name)):
         element = ElementTree.Element(f"{{{_SVG}}}{tag}")

@@ -102,7 +102,7 @@ def read(snapshot: Snapshot, settings: Settings, interval: Interval, filters: Fi
     whole = Interval(interval.as_of_us, None, None, interval.tz)
     mine = {
         "loops": query.choose(loops, whole, filters, "detected_at"),
-        "steps": query.choose(tables["steps"], whole, filters, "ts"),
+        "steps": query.choose(tables["steps"], interval, filters, "ts"),
     }
     rates_by, count_values = {}, {}
     for split in SPLITS:
@@ -111,7 +111,6 @@ def read(snapshot: Snapshot, settings: Settings, interval: Interval, filters: Fi
     seen = query.loops(connection, interval, filters)
     uneven = query.named("conservation")
     sources = snapshot.read("sources")
-    steps = query.choose(tables["steps"], interval, filters, "ts")
     waste, waste_text = findings.wasted(tables, interval, filters, ("week",))
     return Content(
         interval=interval,
@@ -136,7 +135,7 @@ def read(snapshot: Snapshot, settings: Settings, interval: Interval, filters: Fi
         count_uneven=0 if uneven is None else query.run(connection, uneven.sql).height,
         count_files=sources.height,
         enrolled=_enrolled(sessions, interval.as_of_us),
-        count_steps=steps.height,
+        count_steps=mine["steps"].height,
     )
 
 
@@ -456,7 +455,7 @@ def _nights(content: Content) -> Section:
         hidden = mine.height - listed.height
         note = f"And {hidden} earlier: loopstats lift --history." if hidden else ""
         has_lift = mine["lift"].drop_nulls().len() > 0
-        draw = (lambda frame=mine, label=label: charts.nights(frame, f"{label}, night by night")) if has_lift else None
+        draw = (partial(charts.nights, mine, f"{label}, night by night")) if has_lift else None
         figures.append(
             _figure(label, draw, about, Grid(f"{label}, recorded nights", header, rows, (0, 3), note), is_folded=True)
         )
@@ -475,17 +474,13 @@ def _loop_rates(content: Content) -> Section:
         rows = tuple(
             (
                 label,
-                str(rates.runs),
-                report.share_interval(rates.runs_low, rates.runs_high),
-                str(rates.loops),
-                _DASH
-                if rates.loops.low is None or rates.loops.high is None
-                else f"[{rates.loops.low:.1f}, {rates.loops.high:.1f}]",
+                f"{rates.runs} {report.share_interval(rates.runs_low, rates.runs_high)}".removesuffix(f" {_DASH}"),
+                f"{rates.loops}{_ends(rates.loops.low, rates.loops.high)}",
             )
             for label, rates in parts
         )
-        header = (split, "runs with a loop", "95 %", "loops per 1,000 attempts", "95 %")
-        hidden = content.count_values[split] - len(parts)
+        header = (split, "runs with a loop, 95 %", "loops per 1,000 attempts, 95 %")
+        hidden = content.count_values[split] - RATES_SHOWN
         note = f'And {hidden} more: loopstats sql "select * from loop_rates_by_{split}".' if hidden > 0 else ""
         drawn = [(label, rates) for label, rates in parts if rates.runs.has_percent]
         draw = (
@@ -501,7 +496,7 @@ def _loop_rates(content: Content) -> Section:
         )
     grids: tuple[Grid, ...] = ()
     if content.classes.height:
-        rows = tuple(
+        cells = tuple(
             (
                 _label(row["tool"]),
                 _label(row["error_code"]) if row["error_code"] else _DASH,
@@ -512,11 +507,15 @@ def _loop_rates(content: Content) -> Section:
             for row in content.classes.iter_rows(named=True)
         )
         grids = (
-            Grid("What they loop on most", ("tool", "error", "message, masked", "loops", "runs"), rows, (0, 1, 2)),
+            Grid("What they loop on most", ("tool", "error", "message, masked", "loops", "runs"), cells, (0, 1, 2)),
         )
     return Section(
         "loops", "How often agents loop", (f"{report.loop_rate_text(content.rates)}.",), tuple(figures), grids
     )
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
 
 
 def _weeks(content: Content) -> Section:

@@ -23,7 +23,7 @@ _SCOPES = {"window": "window", "to_date": "to date", "replay": "A/A replay"}
 
 # Printable for Python, invisible or confusing on a screen: fillers, joiners, variation selectors, a blank Braille cell.
 _UNSEEN = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
-_KEEP = re.compile(r"(?<=[0-9]) (?=%|\([0-9])|(?<=[0-9],) (?=[+-]?[0-9.]{1,9}\])|(?<=[0-9]) (?=points)")
+_KEEP = re.compile(r"(?<=[0-9]) (?=%|\([0-9])|(?<=[0-9],) (?=[+-]?[0-9.]{1,9}\])|(?<=[0-9]) (?=points)|(?<=\]) (?=%)")
 # A character that `safe_text` lets through nowhere.
 _JOIN = "\ue000"
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
