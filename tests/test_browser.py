@@ -23,7 +23,16 @@ from report_lakes import AS_OF_US, EVIL, SETTINGS, hostile_lake
 pytestmark = pytest.mark.browser
 
 WIDTHS = (360, 768, 1280)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 # What stands outside its chart or on another text of it, in pixels of the screen.
 FAULTS = """
 return [...document.querySelectorAll('figure svg')].map(svg => {
@@ -105,6 +114,8 @@ def test_charts_are_drawn_whole_and_nothing_scrolls_sideways(browser: Any, repor
     whole, body, seen = browser.execute_script(sizes)
     assert max(whole, body) <= seen <= width
     browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    wide = "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"
+    assert browser.execute_script(wide) == [], "a table that has to be scrolled"
     whole, body, seen = browser.execute_script(sizes)
     assert max(whole, body) <= seen, "with every table unfolded"
 

@@ -312,7 +312,7 @@ def _rows_chart(
     for row in rows:
         note = fit_text(row.note, 0.62 * WIDTH, _SMALL)
         room = WIDTH - 2 * MARGIN - _ems(note) * _SMALL - 12
-        label = fit_text(row.label, room, _FONT)
+        label = fit_text(row.label, room, _FONT * (1.12 if row.is_head else 1.0))
         base = top + (20 if row.is_head else 14)
         texts.append(_text(low, base, label, weight="bold" if row.is_head else "normal"))
         texts.append(_text(high, base, note, align="right", size=_SMALL, is_muted=row.is_head))
@@ -342,7 +342,7 @@ def _rows_chart(
         layers.append(_bars(points, COLOURS["treated"], 1.0, domain, height))
     elif points:
         dot = alt.Chart(_data(points)).mark_point(
-            shape="diamond", size=75, filled=True, fill="var(--paper, #ffffff)", stroke=INK, strokeWidth=1.5, opacity=1
+            shape="diamond", size=56, filled=True, fill="var(--paper, #ffffff)", stroke=INK, strokeWidth=1.5, opacity=1
         )
         layers.append(dot.encode(x=_x(domain), y=_y(height)))
     return _draw(

@@ -346,13 +346,14 @@ def _forest(content: Content, group: Sequence[Estimate]) -> Figure:
             rows.append((split, _label(segment.label), report.segment_text(segment, whole.scope)))
     total = [("all", _SCOPES[e.scope], report.compared_text(e.headline)) for e in reversed(group)]
     note = f"And {hidden} more: loopstats lift --by {','.join(SPLITS)}." if hidden else ""
-    has_nightly = whole.headline.ci_anytime is not None
+    has_lift = any(compared.lift is not None for parts in blocks.values() for _, compared in parts)
     about = (
         "The mark is the lift, the thick line its 95 % interval for one look"
-        + (", the thin line the nightly interval, which alone makes a verdict" if has_nightly else "")
+        + (", the thin line the nightly interval, which alone makes a verdict" if whole.headline.ci_anytime else "")
         + ". Segments are known at detection. Among many segments some differ by chance."
+        if has_lift
+        else "No lift can be shown yet; the table says why."
     )
-    has_lift = any(compared.lift is not None for parts in blocks.values() for _, compared in parts)
     grid = Grid(
         "Lift by segment",
         ("split", "segment", "lift, interval for one look, treated v holdout"),
@@ -392,16 +393,12 @@ def _time_to_break(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     for points in zip(*(curves[arm] for arm in ARMS), strict=True):
         steps = points[0]["steps"]
         cells = [
-            cell
+            _with_ends(str(Rate(point["x"], point["n"], point["rate"] is None)), point["low"], point["high"])
             for point in points
-            for cell in (
-                str(Rate(point["x"], point["n"], point["rate"] is None)),
-                report.share_interval(point["low"], point["high"]),
-            )
         ]
         rows.append(("in the end" if steps is None else f"{steps}", *cells))
     has_points = any(point["rate"] is not None for arm in ARMS for point in curves[arm])
-    grid = Grid("Loops broken within so many steps", ("steps", "treated", "95 %", "holdout", "95 %"), tuple(rows))
+    grid = Grid("Loops broken within so many steps", ("steps", "treated, 95 %", "holdout, 95 %"), tuple(rows))
     about = (
         "Share of all loops of the arm that broke within so many steps after the detection; recurring and the end of "
         "the run compete. Lines through the marks: 95 % intervals for one look."
@@ -437,16 +434,14 @@ def _nights(content: Content) -> Section:
         listed = run.shown_history(mine.tail(NIGHTS_LISTED))
         rows = tuple(
             (
-                row["as_of"].strftime("%Y-%m-%d %H:%M"),
-                row["lift"],
-                row["nightly"],
+                row["as_of"].strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00"),
+                row["lift"] if row["nightly"] == _DASH else f"{row['lift']} {row['nightly']}",
                 row["verdict"] or _DASH,
-                row["treated"],
-                row["holdout"],
+                f"{row['treated']} v {row['holdout']}",
             )
             for row in listed.iter_rows(named=True)
         )
-        header = ("night, as of (UTC)", "lift", "95 %, nightly", "verdict", "treated broke", "holdout broke")
+        header = ("as of (UTC)", "lift, 95 % nightly", "verdict", "broke, treated v holdout")
         label = report.title_of(next(e for e in content.readout.estimates if e.experiment == name))
         about = (
             f"{label}: the lift to date as it was known each night, with the interval that stays valid although "
@@ -457,7 +452,7 @@ def _nights(content: Content) -> Section:
         has_lift = mine["lift"].drop_nulls().len() > 0
         draw = (partial(charts.nights, mine, f"{label}, night by night")) if has_lift else None
         figures.append(
-            _figure(label, draw, about, Grid(f"{label}, recorded nights", header, rows, (0, 3), note), is_folded=True)
+            _figure(label, draw, about, Grid(f"{label}, recorded nights", header, rows, (0, 2), note), is_folded=True)
         )
     return Section("nights", title, (), tuple(figures))
 
@@ -474,7 +469,7 @@ def _loop_rates(content: Content) -> Section:
         rows = tuple(
             (
                 label,
-                f"{rates.runs} {report.share_interval(rates.runs_low, rates.runs_high)}".removesuffix(f" {_DASH}"),
+                _with_ends(str(rates.runs), rates.runs_low, rates.runs_high),
                 f"{rates.loops}{_ends(rates.loops.low, rates.loops.high)}",
             )
             for label, rates in parts
@@ -501,17 +496,20 @@ def _loop_rates(content: Content) -> Section:
                 _label(row["tool"]),
                 _label(row["error_code"]) if row["error_code"] else _DASH,
                 _label(row["message"]),
-                str(row["count_loops"]),
-                str(row["count_runs"]),
+                f"{row['count_loops']} in {row['count_runs']}",
             )
             for row in content.classes.iter_rows(named=True)
         )
         grids = (
-            Grid("What they loop on most", ("tool", "error", "message, masked", "loops", "runs"), cells, (0, 1, 2)),
+            Grid("What they loop on most", ("tool", "error", "message, masked", "loops in runs"), cells, (0, 1, 2)),
         )
     return Section(
         "loops", "How often agents loop", (f"{report.loop_rate_text(content.rates)}.",), tuple(figures), grids
     )
+
+
+def _with_ends(rate: str, low: float | None, high: float | None) -> str:
+    return rate if low is None else f"{rate} {report.share_interval(low, high)}"
 
 
 def _ends(low: float | None, high: float | None) -> str:
@@ -541,7 +539,7 @@ def _weeks(content: Content) -> Section:
         header = ("week from (UTC)", "with drift, of 8 steps or more", "with an echo", "with a strategy loop")
         about = "Runs by the week of their end. Drift: turned in circles while the world stayed as it was."
         name = "Runs with drift, by week"
-        is_drawn = any(value is not None for _, _, value in drifting)
+        is_drawn = any(value for _, _, value in drifting)
         draw = (
             partial(charts.weeks, drifting, "% of runs with 8 steps or more", name, is_share=True) if is_drawn else None
         )
@@ -550,7 +548,7 @@ def _weeks(content: Content) -> Section:
         columns = ("week from (UTC)", "wasted turns", "in runs", "tokens (told for)", "list price (known for)")
         about = "Turns from a detection or onset to the outcome or the end of the run, each turn once."
         name = "Tokens in wasted turns, by week"
-        is_drawn = any(value is not None for _, _, value in wasted)
+        is_drawn = any(value for _, _, value in wasted)
         draw = partial(charts.weeks, wasted, "tokens", name) if is_drawn else None
         figures.append(_figure(name, draw, about, _latest(name, columns, spent, "waste --by week"), is_folded=True))
     if not figures:
@@ -589,15 +587,15 @@ def _integrity(content: Content) -> Section:
         f"files whose lines do not add up: {Rate(content.count_uneven, content.count_files)}",
         f"wasted turns: {content.waste_text}",
         *(notice.text for notice in content.quality),
-        *(report.warning_text(notice) for notice in readout.warnings if notice.severity < 2),
     ]
+    remarks = tuple(report.warning_text(notice) for notice in readout.warnings if notice.severity < 2)
     grids.append(_checks("What the numbers rest on", lines))
     rows = tuple(
         (row["finding"], row["rate"], row["unit"], row["about"]) for row in content.audit.iter_rows(named=True)
     )
     header = ("finding", "rate", "of", "what it means")
     audit = Grid("Audit of the agents and their safety net", header, rows, (0, 2, 3))
-    return Section("integrity", "Integrity", grids=tuple(grids), folded=(audit,))
+    return Section("integrity", "Integrity", grids=tuple(grids), lines=remarks, folded=(audit,))
 
 
 def _checks(name: str, lines: Sequence[str]) -> Grid:
