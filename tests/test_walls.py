@@ -38,6 +38,8 @@ ALLOWED_ABOVE = {
     "ingest": {"formats", "decode", "errors", "found", "tables", "rule"},
     "workers": {"ingest", "errors"},
     "charts": {"estimate", "report"},
+    "originals": {"ingest", "formats", "failures", "rule", "found", "report", "tables", "errors"},
+    "__init__": {"api"},
 }
 
 

@@ -97,6 +97,12 @@ def chosen(tables: Tables, interval: Interval, filters: Filters) -> dict[str, pl
     }
 
 
+def ended(tables: Tables, interval: Interval, filters: Filters) -> pl.DataFrame:
+    """The runs that ended in the interval and meet the filters, newest first."""
+    frame = chosen(tables, interval, filters)["runs"]
+    return frame.sort("last_at", "run_id", descending=[True, False], nulls_last=True)
+
+
 def drifts(tables: Tables, interval: Interval, filters: Filters, is_all: bool) -> tuple[pl.DataFrame, str]:
     """Rows of `drifts` by the time of their detection, newest first (drift/1; all rules with `is_all`), and in words
     the share of the runs that ended in the interval and are long enough, whatever `--tool` and `--where` say."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from loopstats.errors import LakeError, UsageError
+from loopstats import estimate
+from loopstats.errors import LakeError, NothingError, UsageError
 from loopstats.estimate import check_early
 from loopstats.output import canonical, plain
 from loopstats.resources import resource
@@ -25,9 +26,13 @@ from loopstats.tables import LOOPS, TABLES, Table
 from loopstats.when import Interval, iso
 
 if TYPE_CHECKING:
+    from loopstats.config import Settings
+    from loopstats.estimate import Readout
     from loopstats.store import Snapshot
 
 VIEW_FOLDERS = {"staging": "staging view", "marts": "mart"}
+# The time by which rows are in an interval: of the detection, the last one, or the record's.
+_TIMES = ("detected_at", "last_at", "as_of", "ts")
 # What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
 _DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
 _LOCKS = (
@@ -136,6 +141,12 @@ def _dataset(snapshot: Snapshot, table: Table) -> Any:
 
 def _arrow_schema(table: Table) -> pa.Schema:
     return table.empty().to_arrow().schema
+
+
+def ask(connection: duckdb.DuckDBPyConnection, text: str) -> pl.DataFrame:
+    """The rows of a SELECT, or of the question of that name (`queries`)."""
+    question = named(text.strip())
+    return run(connection, text if question is None else question.sql)
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> pl.DataFrame:
@@ -287,6 +298,78 @@ def choose(frame: pl.DataFrame, interval: Interval, filters: Filters, time_colum
     _lock(connection)
     kept = run(connection, f"SELECT row_ FROM rows {_where(conditions)}ORDER BY row_", parameters)["row_"]
     return frame[kept.to_list()]
+
+
+def rows(snapshot: Snapshot, name: str, interval: Interval, filters: Filters) -> pl.DataFrame:
+    """Rows of a table as known at the as-of, in the interval by their own time, in the order of the table.
+
+    Tables without a time (`rejects`, `folds`, `sources`) are as they are now and take no interval. `loops` has a reader
+    of its own, and so have the findings.
+    """
+    frame = snapshot.read(name)
+    time_column = next((column for column in _TIMES if column in TABLES[name].names), None)
+    if time_column is None:
+        if interval.is_bounded:
+            raise UsageError(f"{name}: its rows have no time, so there is no interval to choose them by")
+        return choose(frame, interval, filters, "")
+    is_known = (pl.col(time_column).dt.epoch("us") <= interval.as_of_us).fill_null(True)
+    return choose(frame.filter(is_known), interval, filters, time_column)
+
+
+def lift(
+    snapshot: Snapshot,
+    settings: Settings,
+    interval: Interval,
+    filters: Filters,
+    by: Sequence[str] = (),
+    experiment: str | None = None,
+) -> Readout:
+    """The lift of the loops that meet the filters, with what the numbers rest on among its warnings.
+
+    UsageError where a split or filter is not known at detection, NothingError for an experiment that is not there.
+    """
+    check_early(by, "split")
+    # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
+    read: dict[str, tuple[str, ...]] = dict(estimate.COLUMNS)
+    # A filter may name any column that is known at detection.
+    read["loops"] = ("*",) if filters != Filters() else tuple({*read["loops"], *by})
+    frame, sessions, detections, deliveries = (
+        snapshot.scan(name).select(read.get(name, "*")).collect()
+        for name in ("loops", "sessions", "detections", "deliveries")
+    )
+    readout = estimate.lift(
+        frame,
+        sessions,
+        detections,
+        deliveries,
+        settings,
+        as_of_us=interval.as_of_us,
+        since_us=interval.since_us,
+        until_us=interval.until_us,
+        by=by,
+        where=early_filter(frame, interval, filters),
+    )
+    readout = with_quality(readout, snapshot)
+    return readout if experiment is None else only(readout, experiment)
+
+
+def with_quality(readout: Readout, snapshot: Snapshot) -> Readout:
+    """The readout with METHOD 11's counts of what it rests on among its warnings."""
+    known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), readout.as_of_us)
+    return replace(readout, warnings=(*readout.warnings, *known))
+
+
+def only(readout: Readout, experiment: str) -> Readout:
+    """The readout of one experiment, beside the replay; NothingError where it is not in the logs."""
+    known = sorted({e.experiment for e in readout.estimates if e.experiment})
+    if experiment not in known:
+        raise NothingError(f"no experiment {experiment!r} in the logs; there are: {', '.join(known) or 'none'}")
+    names = ("", experiment)
+    return replace(
+        readout,
+        estimates=tuple(e for e in readout.estimates if e.experiment in names),
+        warnings=tuple(w for w in readout.warnings if w.experiment in names),
+    )
 
 
 def early_filter(frame: pl.DataFrame, interval: Interval, filters: Filters) -> pl.Expr | None:

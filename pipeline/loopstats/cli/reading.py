@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -203,39 +202,11 @@ def lift(
     given: Globals = context.obj
     snapshot = given.snapshot()
     settings = given.settings()
-    from loopstats import estimate
+    from loopstats import query
 
-    columns = tuple(name.strip() for item in by or () for name in item.split(",") if name.strip())
-    estimate.check_early(columns, "split")
-    # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
-    read = dict(estimate.COLUMNS)
-    # A filter may name any column that is known at detection.
-    is_filtered = any((project, model, harness, tool, where))
-    read["loops"] = ("*",) if is_filtered else tuple({*read["loops"], *columns})
-    frame, sessions, detections, deliveries = (
-        snapshot.scan(name).select(read.get(name, "*")).collect()
-        for name in ("loops", "sessions", "detections", "deliveries")
-    )
-    chosen = None
-    if is_filtered:
-        from loopstats import query
-
-        chosen = query.early_filter(frame, interval, make_filters(project, model, harness, tool, where))
-    readout = estimate.lift(
-        frame,
-        sessions,
-        detections,
-        deliveries,
-        settings,
-        as_of_us=interval.as_of_us,
-        since_us=interval.since_us,
-        until_us=interval.until_us,
-        by=columns,
-        where=chosen,
-    )
-    known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
-    readout = replace(readout, warnings=(*readout.warnings, *known))
-    _finish_lift(answer, readout, interval, settings, experiment, all_)
+    filters = make_filters(project, model, harness, tool, where)
+    readout = query.lift(snapshot, settings, interval, filters, split_names(by), experiment)
+    _finish_lift(answer, readout, interval, settings, all_)
 
 
 def _finish_lift(
@@ -243,12 +214,9 @@ def _finish_lift(
     readout: Readout,
     interval: Interval,
     settings: Settings,
-    experiment: str | None,
     is_all: bool,
     is_record: bool = False,
 ) -> None:
-    if experiment is not None:
-        readout = _only(readout, experiment)
     _print_lift(answer, readout, interval, settings, is_all, is_record)
     if not any(e.headline.treated.n + e.headline.holdout.n + sum(e.pending) for e in readout.estimates):
         raise NothingError("no loops match")
@@ -261,7 +229,7 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
         raise UsageError("--record: the as-of lies in the future, where outcomes are not known yet")
     given.snapshot()
     settings = given.settings()
-    from loopstats import estimate, run
+    from loopstats import query, run
     from loopstats.store import Lake
 
     readout, fresh = run.record_lift(
@@ -274,10 +242,10 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
     restated = int((fresh["revision"] > 0).sum())
     given.note(f"recorded {fresh.height - restated} new and {restated} restated of {len(readout.estimates)} estimates")
     if answer.is_plain_table:
-        snapshot = given.snapshot()
-        known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), interval.as_of_us)
-        readout = replace(readout, warnings=(*readout.warnings, *known))
-    _finish_lift(answer, readout, interval, settings, experiment, is_all, is_record=True)
+        readout = query.with_quality(readout, given.snapshot())
+    if experiment is not None:
+        readout = query.only(readout, experiment)
+    _finish_lift(answer, readout, interval, settings, is_all, is_record=True)
 
 
 def _history(answer: Answer, interval: Interval, experiment: str | None) -> None:
@@ -293,20 +261,6 @@ def _history(answer: Answer, interval: Interval, experiment: str | None) -> None
     envelope = make_envelope(answer, "lift_history", interval, answer.context.settings())
     shown = run.shown_history(frame) if answer.is_plain_table else frame
     write_or_nothing(answer, shown, envelope, HISTORY_COLUMNS, "recorded nights")
-
-
-def _only(readout: Readout, experiment: str) -> Readout:
-    """The readout of one experiment, beside the replay."""
-
-    known = sorted({e.experiment for e in readout.estimates if e.experiment})
-    if experiment not in known:
-        raise NothingError(f"no experiment {experiment!r} in the logs; there are: {', '.join(known) or 'none'}")
-    names = ("", experiment)
-    return replace(
-        readout,
-        estimates=tuple(e for e in readout.estimates if e.experiment in names),
-        warnings=tuple(w for w in readout.warnings if w.experiment in names),
-    )
 
 
 def _print_lift(
@@ -450,10 +404,7 @@ def sql(
     snapshot = given.snapshot()
     from loopstats import query
 
-    question = query.named(query_text.strip())
-    frame = query.run(
-        query.open_snapshot(snapshot, interval.as_of_us), query_text if question is None else question.sql
-    )
+    frame = query.ask(query.open_snapshot(snapshot, interval.as_of_us), query_text)
     answer.rows(frame, make_envelope(answer, "sql", interval, given.settings()), answer.layout())
 
 
@@ -640,7 +591,7 @@ def runs(
 
     names = split_names(by)
     tables = findings.tables_as_of(snapshot, interval.as_of_us)
-    frame = findings.chosen(tables, interval, make_filters(project, model, harness, None, where))["runs"]
+    frame = findings.ended(tables, interval, make_filters(project, model, harness, None, where))
     settings = answer.context.settings()
     text = f"false claims of success {comparing.false_claims(frame)}" + "".join(
         f"; right endings of {bait} {rate}" for bait, rate in comparing.endings(frame)
@@ -661,7 +612,6 @@ def runs(
     if names:
         write_or_nothing(answer, comparing.distributions(frame, names), envelope, (*names, *GROUP_COLUMNS), "runs")
         return
-    frame = frame.sort("last_at", "run_id", descending=[True, False], nulls_last=True)
     shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
     write_or_nothing(answer, shown, envelope, RUN_COLUMNS, "runs")
 
