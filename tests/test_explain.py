@@ -116,7 +116,7 @@ def test_every_loop_of_the_sample_is_made_by_the_events_that_are_listed(sample_l
         check_against_loop(explain.story(loop, runs[loop["run_id"]], mine), loop)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(session_values, min_size=2, max_size=6))
 def test_random_runs(sessions: list[Any]) -> None:
     steps, session_frame, plain = build(sessions)
@@ -145,7 +145,7 @@ def test_random_runs(sessions: list[Any]) -> None:
             assert rows.filter(pl.col("role") == "relapse").height == 3
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(values=events)
 def test_random_lakes(values: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("random")

@@ -84,6 +84,7 @@ def test_imports_run_downhill(module: str) -> None:
 
 def test_no_circles() -> None:
     graph = dict(GRAPH)
+    graph["__init__"] = set()  # it holds the version, and doors that import only when somebody goes through
     graph["formats"] = set().union(*(imports(path) for path in (PACKAGE / "formats").glob("*.py"))) - {"formats"}
     done: set[str] = set()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loopstats.config import Settings
     from loopstats.estimate import Comparison, Estimate, Notice, Rate, Readout
     from loopstats.explain import Explanation
+    from loopstats.page import Content
     from loopstats.query import Filters
     from loopstats.store import Snapshot
     from loopstats.when import Interval
@@ -215,6 +216,13 @@ class OpenLake:
         interval, filters = self._asked(selection)
         readout = query.lift(self._read, self.settings, interval, filters, _names(by), experiment)
         return Lift(readout, interval.tz)
+
+    def report(self, **selection: Unpack[Selection]) -> Content:
+        """Everything that the `report` command shows, read once; `loopstats.page.html` makes the page of it."""
+        from loopstats import page
+
+        interval, filters = self._asked(selection)
+        return page.read(self._read, self.settings, interval, filters)
 
     def explain(self, loop_id: str, *, raw: bool = False, as_of: When = None) -> Explanation:
         """One loop down to every event; the id may be shortened. `raw` also reads the original lines."""
