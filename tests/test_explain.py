@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def check_against_loop(rows: pl.DataFrame, loop: dict[str, Any]) -> None:
 def told(sample_lake: Path) -> Callable[..., explain.Explanation]:
     snapshot = Lake.open(sample_lake).snapshot()
 
+    @cache
     def tell(loop_id: str, as_of_us: int = AS_OF_US, is_raw: bool = False) -> explain.Explanation:
         return explain.explain(snapshot, config.Settings(), loop_id, as_of_us=as_of_us, is_raw=is_raw)
 
@@ -228,7 +230,9 @@ def test_what_a_person_reads(sample_lake: Path) -> None:
 
 
 def test_markdown_and_rows(sample_lake: Path, tmp_path: Path, told: Callable[..., explain.Explanation]) -> None:
-    markdown = loopstats(sample_lake, "explain", EXAMPLE, "-f", "md", "--as-of", AS_OF).stdout
+    target = tmp_path / "loop.md"
+    run_command(["--lake", str(sample_lake), "-q", "explain", EXAMPLE, "-o", str(target), "--as-of", AS_OF])
+    markdown = target.read_text(encoding="utf-8")
     assert markdown == told(EXAMPLE).markdown()
     assert re.findall("^#+ .*", markdown, re.MULTILINE)[1:] == [
         "## Class", "## Events up to the detection", "## Why it fired at step 4", "## Arm", "## Delivery",
