@@ -35,7 +35,7 @@ demo: setup
 
 test: setup
 	@echo "not selected here, each has its own target: $(MARKERS)"
-	$(PYTEST)
+	$(PYTEST) --numprocesses auto --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check pipeline tests
