@@ -52,7 +52,7 @@ def hostile_lake(root: Path) -> Lake:
             "experiment": EXPERIMENT.name,
             "salt_id": EXPERIMENT.salt_id,
             "share_bp": 5000,
-            "epoch": EVIL[9],
+            "epoch": EVIL[3],
             "is_enrolled": True,
         }
         at = 1 + n

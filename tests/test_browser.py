@@ -169,7 +169,9 @@ def test_it_prints_with_every_table_unfolded(browser: Any, report: Path) -> None
     assert pdf.startswith(b"%PDF-")
     assert pdf.count(b"/Type /Page\n") >= 4
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    heights = "return [...document.querySelectorAll('details table')].map(t => t.getBoundingClientRect().height)"
-    assert min(browser.execute_script(heights)) > 20
+    seen = "return [...document.querySelectorAll('details table')].map(t => t.checkVisibility())"
+    shown = browser.execute_script(seen)
+    assert len(shown) > 5
+    assert all(shown)
     paper = "return getComputedStyle(document.body).backgroundColor"
     assert browser.execute_script(paper) == "rgb(255, 255, 255)"
