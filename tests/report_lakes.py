@@ -28,7 +28,7 @@ EVIL = (
 )
 EXPERIMENT = Experiment(EVIL[0], "pepper", 5000, 100)
 SETTINGS = Settings(experiments={EXPERIMENT.name: EXPERIMENT})
-AS_OF_US = 1_773_014_400_000_000  # 2026-03-09
+AS_OF_US = 1_773_014_400_000_000  # 2026-03-09, a Monday
 COUNT = 120
 
 
@@ -38,6 +38,7 @@ def hostile_lake(root: Path) -> Lake:
     steps: list[dict[str, Any]] = []
     turns: list[dict[str, Any]] = []
     sessions: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     for n in range(COUNT):
         arm = "treated" if n % 2 else "holdout"
         outcome = "broke" if n % 3 == 0 or (n % 2 and n % 5) else "unresolved" if n % 7 == 0 else "recurred"
@@ -84,6 +85,9 @@ def hostile_lake(root: Path) -> Lake:
                 "count_events": 3,
             }
         )
+        found = {"count_loops": 1, "count_drifts": n % 2, "count_echoes": int(n % 4 == 0)}
+        ended = at if n < 60 else at - 168
+        runs.append({**place, **found, "count_steps": 9 if n % 3 else 7, "last_at": hour(ended)})
         for step in range(9):
             steps.append(
                 {
@@ -111,7 +115,7 @@ def hostile_lake(root: Path) -> Lake:
                     "tokens_input": 100 + n,
                 }
             )
-    lake = make_lake(root, {"loops": loops, "steps": steps, "turns": turns, "sessions": sessions})
+    lake = make_lake(root, {"loops": loops, "steps": steps, "turns": turns, "sessions": sessions, "runs": runs})
     for day in (3, 4, 5):
         run.record_lift(lake, SETTINGS, as_of_us=AS_OF_US - (8 - day) * 86_400_000_000)
     return lake

@@ -181,6 +181,13 @@ def test_versions_digest_and_interval_are_told(hostile: tuple[page.Content, str]
     assert f"{COUNT}/{COUNT} (100.0 %)" in parsed.text
 
 
+def test_weeks_are_those_of_the_end_of_a_run(hostile: tuple[page.Content, str], parsed: Page) -> None:
+    rows = hostile[0].weeks.rows()
+    assert rows == [("2026-02-23", 60, 60, 15, 40, 20), ("2026-03-02", 60, 60, 15, 40, 20)]
+    assert {"20/40 (50.0 %)", "15/60 (25.0 %)", "60/60 (100.0 %)"} <= set(parsed.cells())
+    assert hostile[0].drift_text in parsed.text
+
+
 def test_colours_can_be_read_in_both_schemes(parsed: Page) -> None:
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]

@@ -40,6 +40,7 @@ ALLOWED_ABOVE = {
     "charts": {"estimate", "report"},
     "originals": {"ingest", "formats", "failures", "rule", "found", "report", "tables", "errors"},
     "__init__": {"api"},
+    "report": {"estimate"},
 }
 
 
