@@ -118,8 +118,7 @@ def nightly(
 
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        as_of_us = None if as_of is None else interval.as_of_us
-        line = working.night(given.root, path, prepare, as_of_us=as_of_us, clock=now_us)
+        line = working.night(given.root, path, prepare, as_of_us=interval.as_of_us, clock=now_us)
     finally:
         signal.signal(signal.SIGTERM, before)
     code = int(line["exit_code"])
@@ -133,7 +132,8 @@ def nightly(
         say(working.in_words(line))
         for gate in line["gates"]:
             if gate["state"] == "failed":
-                say(f"gate {gate['gate']}: {gate['value']} over {gate['limit']} {gate['about']}".rstrip())
+                told = "" if gate["value"] is None else f" {gate['value']:g}, the limit is {gate['limit']:g}"
+                say(f"gate {gate['gate']}:{told}" + (f" ({gate['about']})" if gate["about"] else ""))
     if command and code not in SILENT and (fault := working.call_on_fail(command, line, path, os.environ)):
         say(f"--on-fail {fault}")
     raise typer.Exit(code)
