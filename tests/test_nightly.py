@@ -309,6 +309,22 @@ def test_the_log_is_turned_over_and_read_on(tmp_path: Path, monkeypatch: pytest.
     assert len(journal.read(log)) == 3
 
 
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(NIGHT + b"\n")
+    script = (
+        "import resource, sys\nfrom pathlib import Path\nfrom loopstats import journal\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(NIGHT) + 20}, {len(NIGHT) + 20}))\n"
+        "try:\n    journal.append(Path(sys.argv[1]), sys.argv[2].encode())\n"
+        "except journal.StorageError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(log), NIGHT.decode()], capture_output=True, text=True, check=True
+    )
+    assert "was not written" in done.stdout, done.stderr
+    assert log.read_bytes() == NIGHT + b"\n"
+
+
 def test_a_log_that_cannot_be_written_is_an_error_of_the_night(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with pytest.raises(StorageError, match="log"):
@@ -398,8 +414,11 @@ def test_killed_at_any_moment_the_next_night_makes_it_whole(
     last = start(str(logs), "--stale-days", "0")
     assert last.communicate()[0] == ""
     assert last.returncode == 0
-    for text in (tmp_path / "lake" / journal.NAME).read_bytes().splitlines():
-        SCHEMA.validate(json.loads(text))
+    lines = [json.loads(text) for text in (tmp_path / "lake" / journal.NAME).read_bytes().splitlines()]
+    for line in lines:
+        SCHEMA.validate(line)
+    # The kill before was the last thing that happened, unless that night had written its line already.
+    assert lines[-1]["killed"] is not None or len(lines) > number - count_killed + 1
     settings = Settings()
     quiet = Lake(tmp_path / "quiet")
     run.ingest(quiet, [str(logs)], settings)
