@@ -59,7 +59,7 @@ def plan_of(world: World, logs: Path, **terms: Any) -> Plan:
 @pytest.fixture(scope="module")
 def helping(tmp_path_factory: pytest.TempPathFactory) -> tuple[World, Path]:
     """An experiment that helps, with one loop a session."""
-    world = World(7, lift=0.9, base=0.05, loops=60, loops_per_session=1, nights=10)
+    world = World(7, lift=0.9, base=0.05, loops=40, loops_per_session=1, nights=10)
     return world, simulate.plant(world, tmp_path_factory.mktemp("world") / "w").logs
 
 
@@ -86,7 +86,7 @@ def test_a_sound_night_passes_every_gate_and_writes_one_line(first: tuple[Path, 
         "runs": "off",
     }
     assert [one["verdict"] for one in line["verdicts"] if one["scope"] == "to_date"] == ["helps"]
-    assert line["steps"]["derive"]["loops"] == 60
+    assert line["steps"]["derive"]["loops"] == 40
     assert line["steps"]["lift"]["recorded"] == len(line["verdicts"])
     text = (root / journal.NAME).read_text(encoding="utf-8")
     assert text.count("\n") == 1
@@ -164,7 +164,7 @@ def test_a_split_that_the_share_cannot_give_fails_the_sample_ratio(tmp_path: Pat
 
 
 def test_an_experiment_that_harms_is_a_regression(tmp_path: Path) -> None:
-    world = World(5, lift=-0.85, base=0.95, loops=80, loops_per_session=1, nights=10)
+    world = World(5, lift=-0.9, base=0.95, loops=48, loops_per_session=1, nights=10)
     line = do(tmp_path / "lake", plan_of(world, simulate.plant(world, tmp_path / "w").logs), world.as_of_us)
     gate = next(gate for gate in line["gates"] if gate["gate"] == "regression")
     assert (line["exit_code"], gate["state"], gate["about"]) == (5, "failed", f"{simulate.EXPERIMENT} harms")
@@ -172,8 +172,8 @@ def test_an_experiment_that_harms_is_a_regression(tmp_path: Path) -> None:
 
 def test_a_lift_that_leaves_its_earlier_intervals_fell(tmp_path: Path) -> None:
     """The first half of the sessions helps, the second harms: the whole is no harm, but far from what it was."""
-    good = World(9, lift=0.95, base=0.02, loops=160, loops_per_session=1, nights=20, n_star=160)
-    bad = World(9, lift=-0.9, base=0.95, loops=160, loops_per_session=1, nights=20, n_star=160)
+    good = World(9, lift=0.95, base=0.02, loops=100, loops_per_session=1, nights=20, n_star=100)
+    bad = World(9, lift=-0.9, base=0.95, loops=100, loops_per_session=1, nights=20, n_star=100)
     (tmp_path / "logs").mkdir()
 
     def part(world: World, low: int, high: int) -> str:
@@ -182,11 +182,11 @@ def test_a_lift_that_leaves_its_earlier_intervals_fell(tmp_path: Path) -> None:
         return "".join(text for text in texts if low <= int(json.loads(text)["session"].split("-")[1]) < high)
 
     plan = plan_of(good, tmp_path / "logs")
-    (tmp_path / "logs" / "a.jsonl").write_text(part(good, 0, 80))
+    (tmp_path / "logs" / "a.jsonl").write_text(part(good, 0, 50))
     half_us = good.as_of_us - 10 * DAY_US
     before = do(tmp_path / "lake", plan, half_us)
     assert states(before)["regression"] == "ok", before
-    (tmp_path / "logs" / "b.jsonl").write_text(part(bad, 80, 160))
+    (tmp_path / "logs" / "b.jsonl").write_text(part(bad, 50, 100))
     after = do(tmp_path / "lake", plan, good.as_of_us, START_US + DAY_US)
     to_date = next(one for one in after["verdicts"] if one["scope"] == "to_date")
     gate = next(gate for gate in after["gates"] if gate["gate"] == "regression")
@@ -393,7 +393,7 @@ def test_killed_at_any_moment_the_next_night_makes_it_whole(
     logs.mkdir()
     files = sorted(CODEX.rglob("*.jsonl"))
     seed = int(os.environ.get("LOOPSTATS_SEED", "4711"))
-    wanted = int(os.environ.get("LOOPSTATS_KILLS", "4"))
+    wanted = int(os.environ.get("LOOPSTATS_KILLS", "3"))
     dice = random.Random(seed)
     limit_s = 0.0  # the first night is quiet and tells how long one takes here
     count_killed = number = 0
