@@ -21,7 +21,7 @@ import filelock
 import polars as pl
 
 from loopstats import __version__
-from loopstats.errors import LakeError, LoopstatsError
+from loopstats.errors import LakeError, LockedError, LoopstatsError
 from loopstats.found import real_path
 from loopstats.store import (
     DATA,
@@ -138,6 +138,8 @@ def _read_ledger(lake: Lake) -> tuple[_Listed | None, list[Check]]:
             version, generation = int(meta["schema_version"]), int(meta["generation"])
     except (LakeError, KeyError, ValueError) as error:
         return None, [Check("ledger", "mend", LEDGER, f"damaged: {error}", mend)]
+    except LockedError:
+        raise
     except LoopstatsError as error:
         return None, [Check("ledger", "mend", LEDGER, str(error), mend)]
     check_schema(lake.root, version)

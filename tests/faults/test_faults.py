@@ -129,6 +129,28 @@ def test_f2_crash_at_each_call_of_the_file_system(world: World, runner: Runner) 
     assert counts["rename"] and counts["fsync"] and counts["fdatasync"] and counts["pwrite64"]
 
 
+def test_f2_crash_in_the_first_run(world: World, runner: Runner) -> None:
+    """Where there is no lake yet: the next run begins one, and nothing that was left makes it refuse."""
+    code, trace = runner.run_traced(",".join(CALLS), "", *INGEST)
+    assert code == 0
+    counts = {call: trace.count(f" {call}(") for call in CALLS}
+    points = [(call, number) for call, count in counts.items() for number in range(1, count + 1)]
+    tally = Tally()
+    for call, number in some(points, of(6, 40)):
+        shutil.rmtree(world.lake)
+        world.must.clear()
+        tally.attempts += 1
+        code, _ = runner.run_traced(call, f"signal=KILL:when={number}", *INGEST)
+        tally.hit += code == -signal.SIGKILL
+        world.note(False)
+        tally.add(world.check(is_final=False))
+        read(world, runner)
+        tally.add(world.check())
+    told("F2 crash in the first run", f"{counts}; {tally}")
+    assert tally.is_clean, tally
+    assert tally.hit >= 0.8 * tally.attempts
+
+
 def test_f4_failing_and_read_only_disks(world: World, runner: Runner, tmp_path: Path) -> None:
     tally, codes = Tally(), dict.fromkeys(("EIO", "EROFS"), "")
     read(world, runner)
@@ -230,6 +252,26 @@ def test_f3_a_full_disk(world: World, runner: Runner, tmp_path: Path) -> None:
     told("F3 full disk", f"{'4 MiB tmpfs' if is_mounted else 'RLIMIT_FSIZE'}, exit codes {codes}; {tally}")
     assert tally.is_clean, tally
     assert tally.hit >= levels // 3
+
+
+def test_f4_a_read_only_lake_is_read_and_not_written(world: World, runner: Runner, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as is_mounted:
+        if not is_mounted:
+            pytest.skip("mounting needs root")
+        lake = str(tmp_path / "disk" / "lake")
+        assert runner.run("--lake", lake, *INGEST[2:]) == 0
+        world.note(True)
+        world.append()
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        assert runner.run("--lake", lake, *INGEST[2:]) == IO
+        assert "Read-only file system" in runner.said()
+        for command in (["lake", "verify"], ["lake", "info"], ["sql", "select count(*) from steps"], ["doctor"]):
+            assert runner.run("--lake", lake, *command) == 0, runner.said()
+        assert check_lake(Path(lake), world.must, world.must).is_clean
+        subprocess.run(["mount", "-o", "remount,rw", str(tmp_path / "disk")], check=True)
+        assert runner.run("--lake", lake, *INGEST[2:]) == 0
+        world.note(True)
+        assert check_lake(Path(lake), world.must, world.must).is_clean
 
 
 # --- F5: two at once --------------------------------------------------------------------------------------------------
