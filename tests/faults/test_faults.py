@@ -108,25 +108,33 @@ def some(points: list[tuple[str, int]], count: int) -> list[tuple[str, int]]:
 
 
 def test_f2_crash_at_each_call_of_the_file_system(world: World, runner: Runner) -> None:
+    """The long form walks on to the next place until a run gets through; the short one chooses some."""
     tally = Tally()
     for _ in range(2):
         read(world, runner)
         world.append()
     counts = points_of(runner, world, CALLS)
-    points = [(call, number) for call, count in counts.items() for number in range(1, count + 1)]
-    for call, number in points if IS_LONG else some(points, 12):
-        world.append()
-        tally.attempts += 1
-        code, _ = runner.run_traced(call, f"signal=KILL:when={number}", *INGEST)
-        tally.hit += code == -signal.SIGKILL
-        world.note(code == 0)
-        tally.add(world.check(is_final=False))
-        read(world, runner)
-        tally.add(world.check())
-    told("F2 crash at each file-system call", f"{counts}; {tally}")
+    # Not the last ones: another run may make fewer calls.
+    chosen = some([(call, number) for call, count in counts.items() for number in range(1, count * 2 // 3 + 2)], 12)
+    walked = dict.fromkeys(CALLS, 0)
+    for call in CALLS:
+        for number in itertools.count(1) if IS_LONG else [n for name, n in chosen if name == call]:
+            world.append()
+            tally.attempts += 1
+            code, _ = runner.run_traced(call, f"signal=KILL:when={number}", *INGEST)
+            is_hit = code == -signal.SIGKILL
+            tally.hit += is_hit
+            walked[call] += is_hit
+            world.note(code == 0)
+            tally.add(world.check(is_final=False))
+            if not is_hit and IS_LONG:
+                break
+            read(world, runner)
+            tally.add(world.check())
+    told("F2 crash at each file-system call", f"{walked}; {tally}")
     assert tally.is_clean, tally
-    assert tally.hit >= 0.8 * tally.attempts
-    assert counts["rename"] and counts["fsync"] and counts["fdatasync"] and counts["pwrite64"]
+    assert tally.hit >= 0.7 * tally.attempts
+    assert min(walked.values()) >= 1
 
 
 def test_f2_crash_in_the_first_run(world: World, runner: Runner) -> None:
