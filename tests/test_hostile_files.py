@@ -35,7 +35,6 @@ MIB = 1 << 20
 BOMB = 600  # MiB that each bomb would grow to
 MEMORY_MIB = 512
 ADDRESS_SPACE = 4 << 30  # room for mapped libraries and threads' stacks; a bomb taken whole twice does not fit
-NOBODY = 65534
 
 
 def step(session: str, call: str, **more: Any) -> bytes:
@@ -144,8 +143,8 @@ def test_a_line_of_50_mb_a_number_of_5000_digits_and_a_depth_of_100000(tmp_path:
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_an_archive_cut_at_each_tenth_gives_its_whole_lines_and_the_rest_next_time(kind: str, tmp_path: Path) -> None:
-    noise = os.urandom(30_000).hex()
-    whole = b"".join(step("s", f"{n:03d}", extra=noise[n * 300 : n * 300 + 300]) for n in range(200))
+    noise = os.urandom(500_000).hex()
+    whole = b"".join(step("s", f"{n:03d}", extra=noise[n * 5000 : n * 5000 + 5000]) for n in range(200))
     data = packed(kind)(whole)
     counts = []
     for tenth in range(10):
@@ -194,12 +193,11 @@ NAMES = [
 
 def test_hostile_names_are_read_shown_and_read_no_second_time(tmp_path: Path) -> None:
     logs = os.fsencode(tmp_path / "logs")
-    os.mkdir(logs)
+    Path(os.fsdecode(logs)).mkdir()
     for number, name in enumerate(NAMES):
-        with open(logs + b"/" + name, "wb") as file:
-            file.write(step(f"s{number}", "one") + b"{torn\n")
+        Path(os.fsdecode(logs + b"/" + name)).write_bytes(step(f"s{number}", "one") + b"{torn\n")
     lake = ["--lake", str(tmp_path / "lake"), "--color", "never"]
-    for arguments in (["ingest", "logs"], ["ingest", "logs", "--json"], ["ingest", "logs", "--dry-run"], ["doctor"]):
+    for arguments in (["ingest", "logs"], ["ingest", "logs", "--dry-run", "--full"]):
         done = run(*lake, *arguments, cwd=tmp_path, env={"HOME": str(tmp_path)})
         assert done.returncode in (0, 5), done.stderr
         assert HARMFUL.search(done.stdout.decode()) is None
@@ -300,12 +298,6 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
         while not is_over.is_set():
             turn += 1
             path = logs / f"{turn % 30:02d}.jsonl"
-            (
-                path.unlink,
-                lambda: path.write_bytes(b"{"),
-                lambda: os.truncate(path, 10),
-                lambda: path.symlink_to("/etc"),
-            )
             try:
                 match turn % 4:
                     case 0:
@@ -338,49 +330,6 @@ def test_files_that_change_while_they_are_read(tmp_path: Path) -> None:
     ingest(tmp_path / "lake", logs)
     steps = tables_of(tmp_path / "lake")["steps"]
     assert steps.filter(~pl.col("source_file").str.contains("passwd")).group_by("session_id").len()["len"].min() >= 40
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no file modes")
-def test_without_permission_for_some_files_the_others_are_read(tmp_path: Path) -> None:
-    """As another user than root, where the test can become one: the whole program, not a function of it."""
-    for name in ("good", "closed"):
-        (tmp_path / f"{name}.jsonl").write_bytes(step(name, "one"))
-    (tmp_path / "closed.jsonl").chmod(0)
-    (tmp_path / "shut").mkdir()
-    (tmp_path / "shut" / "a.jsonl").write_bytes(step("shut", "one"))
-    (tmp_path / "shut").chmod(0)
-    is_root = os.geteuid() == 0
-    code = (
-        "import os, sys; from loopstats import cli, run, store, query, findings; import loopstats.formats as f; f.formats(); "
-        f"{f'os.setgid({NOBODY}); os.setuid({NOBODY}); ' if is_root else ''}"
-        "sys.exit(cli.run_command(sys.argv[1:]))"
-    )
-    folder = tmp_path
-    if is_root:
-        folder = Path("/tmp") / f"loopstats-nobody-{os.getpid()}"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.move(tmp_path, folder)
-        for path in [folder, *folder.rglob("*")]:
-            os.chown(path, NOBODY, NOBODY)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", code, "--lake", str(folder / "lake"), "ingest", str(folder)],
-            capture_output=True,
-            env={**os.environ, "HOME": str(folder)},
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        if is_root:
-            os.chmod(folder / "shut", 0o700)
-        tables = tables_of(folder / "lake")
-    finally:
-        if is_root:
-            shutil.rmtree(folder, ignore_errors=True)
-    assert tables["sessions"]["session_id"].to_list() == ["good"]
-    rejects = {
-        Path(file).name: reason for file, reason in tables["rejects"].select("source_file", "reason").iter_rows()
-    }
-    assert rejects == {"closed.jsonl": "permission", "shut": "unreadable_folder"}
 
 
 def test_no_file_name_of_ours_is_made_of_a_name_of_theirs(tmp_path: Path) -> None:

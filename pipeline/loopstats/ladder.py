@@ -72,7 +72,7 @@ def load(path: Path) -> Policy:
         raise UsageError(f"{path}: no such policy; name a file, or one of {', '.join(POLICIES)}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UsageError(f"{path}: not valid TOML ({error})") from error
     try:
         return _policy(data)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loopstats import estimate
 from loopstats.errors import LakeError, NothingError, UsageError
@@ -47,6 +48,7 @@ _START: dict[str, str | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 _ALLOWED = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, counted from 1970
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _UNKNOWN_COLUMN = re.compile(r'column "?([A-Za-z0-9_]+)"? ')
 
@@ -208,6 +210,10 @@ def _portable_column(name: str, column: pa.ChunkedArray) -> pl.Series:
         )
     if pa.types.is_interval(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
         return pl.Series(name, [None if v is None else _span(v) for v in column.to_pylist()], dtype=pl.String)
+    if (pa.types.is_date(kind) or pa.types.is_timestamp(kind)) and _is_beyond_years(column):
+        return pl.Series(name, column.cast(pa.string()).to_pylist(), dtype=pl.String)
+    if pa.types.is_list(kind) and pa.types.is_temporal(kind.value_type):
+        return pl.Series(name, column.cast(pa.list_(pa.string())).to_pylist(), dtype=pl.List(pl.String))
     if pa.types.is_map(kind) or pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_union(kind):
         texts = [
             None if v is None else v.hex() if isinstance(v, bytes) else canonical(plain(v)) for v in column.to_pylist()
@@ -218,6 +224,16 @@ def _portable_column(name: str, column: pa.ChunkedArray) -> pl.Series:
     if pa.types.is_unsigned_integer(kind) or pa.types.is_integer(kind):
         return pl.Series(name, pl.from_arrow(column)).cast(pl.Int64, strict=False)
     return pl.Series(name, pl.from_arrow(column))
+
+
+def _is_beyond_years(column: pa.ChunkedArray) -> bool:
+    """A date or time before year 1 or after 9999, of which there is no value in Python and none in ISO 8601."""
+    kind = column.type
+    count = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+    a_day = count[kind.unit] if pa.types.is_timestamp(kind) else 1
+    numbers = column.cast(pa.int64() if pa.types.is_timestamp(kind) else pa.int32())
+    ends = pc.min_max(numbers).as_py()
+    return ends["min"] is not None and not FIRST_DAY * a_day <= ends["min"] <= ends["max"] < (LAST_DAY + 1) * a_day
 
 
 def _span(value: Any) -> str:
