@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loopstats import failures
+from loopstats import failures, rule
 from loopstats.failures import (
     clean,
     error_code,
@@ -449,6 +450,87 @@ def test_hostile_megabytes_take_bounded_time(name: str) -> None:
             if spent[-1] < 0.5:
                 break
         assert min(spent) < 0.5, function.__name__
+
+
+PASSAGES = (
+    *(
+        "word",
+        "Word",
+        " ",
+        "  ",
+        "\n",
+        "\n    ",
+        "\t",
+        "→",
+        "Ä",
+        "Σας",
+        "İ",
+        "ß",
+        "\xa0",
+        "\u2028",
+        "\x85",
+        "\x1b[1m",
+        "\r",
+    ),
+    *(
+        "5",
+        "12:30:01",
+        "2026-01-02",
+        " 5 ms",
+        "0.5 seconds",
+        "7s",
+        "10 new",
+        "1:3",
+        "11-2",
+        "3 :",
+        "\ue001",
+        "\ud800",
+        "\x1c",
+    ),
+    *(
+        "\n[truncated 5 lines]",
+        "\n12 lines omitted]",
+        "\n1,234 characters truncated.",
+        "\n  [notice] so",
+        "\n12 passed",
+    ),
+    *(
+        "\n… +3 lines",
+        "\n(read 3 times)",
+        "\n⚠️ Loop detected",
+        "\nPreToolUse:Bash hook said",
+        "\n- item",
+        "\n<warning>x",
+    ),
+)
+
+
+def plain_hash(text: str) -> str:
+    """The hash of a result as it is defined, character by character."""
+    words = " ".join(clean(text).lower().split())
+    signs = re.compile(failures.CLOCK_SIGN, re.ASCII)
+    if signs.search(words):
+        words = re.sub(failures.PATTERNS["clock"], "0", words, flags=re.ASCII)
+    return sha256(f"\x1f{words}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(PASSAGES), max_size=12).map("".join))
+def test_the_hash_by_bytes_is_the_hash_by_characters(text: str) -> None:
+    assert rule.result_hash(text) == plain_hash(text)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from(PASSAGES), max_size=12).map("".join))
+def test_the_look_at_beginnings_misses_no_added_line(text: str) -> None:
+    lines = [line.strip() for line in text.split("\n")]
+    if any(line and failures._added_kind(line) for line in lines):
+        assert failures._may_hold_added(text)
+
+
+def test_added_lines_are_found_by_their_beginnings() -> None:
+    found = {piece for piece in PASSAGES[-11:] if failures._may_hold_added(piece)}
+    assert set(PASSAGES[-11:]) - found == {"\n12 passed", "\n- item"}
 
 
 def test_tables_are_whole_and_ascii() -> None:

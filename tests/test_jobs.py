@@ -78,6 +78,14 @@ def test_a_file_that_does_not_open_is_told_in_its_turn(logs: Path, jobs: int) ->
     assert numbers == [task.source_id for task in tasks if "00003" not in task.found.path]
 
 
+def test_the_records_of_a_file_do_not_depend_on_the_files_beside_it(logs: Path) -> None:
+    tasks = [workers.Task(file, None, number) for number, file in enumerate(ingest_files.discover([str(logs)])[0], 1)]
+    together = [out[1] for out in workers.read_all(tasks, {}, 1) if not isinstance(out, OSError)]
+    alone = [out[1] for task in tasks for out in workers.read_all([task], {}, 1) if not isinstance(out, OSError)]
+    assert len(together) == len(tasks) and sum(frame.height for frame in alone) > 0
+    assert all(one.equals(other) for one, other in zip(together, alone, strict=True))
+
+
 def test_one_worker_for_little_and_a_core_each_for_much() -> None:
     assert workers.choose_jobs(workers.WORTH_BYTES - 1) == 1
     assert workers.choose_jobs(workers.WORTH_BYTES) == workers.count_cores()
