@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from program import Home
+from program import Home, Told
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -40,3 +40,11 @@ def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     """A home of its own with a lake of the packaged sample; the tests that share it only read."""
     return Home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def answers(home: Home) -> list[tuple[str, Told]]:
+    """Every command that answers in JSON, with every shape of its answer: the line that was typed and what it told."""
+    import make_schemas
+
+    return make_schemas.answers(home)

@@ -10,6 +10,7 @@ the files against the program.
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ import polars as pl
 from loopstats.compare import GROUPS
 from loopstats.tables import TABLES
 from loopstats.waste import WASTE_BY
-from program import LEAVES, TABLE_EXAMPLES, Home, Told, command_of, options
+from program import EXAMPLES, LEAVES, Home, Told, command_of, options
 
 FOLDER = Path(__file__).resolve().parents[1] / "pipeline" / "loopstats" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -30,6 +31,8 @@ ROWS = {"loops": "loops", "drift": "drifts", "runs": "runs"}
 FREE = {"sql"}
 # Keys below which the data names the keys.
 NAMED_BY_DATA = {"values", "settings", "files"}
+# Options that change the columns.
+SHAPES = {"--all", "--by", "--compare", "--dry-run", "--faults", "--history", "--path", "--record"}
 # Answers of other shapes than the manual's examples give.
 MORE = (
     "loopstats lift --as-of 2026-11-20 --since 7d --by tool,model",
@@ -71,19 +74,22 @@ output = 2
 
 
 def lines() -> list[str]:
-    """Calls whose JSON the schemas are made of."""
-    from program import EXAMPLES
-
-    asking = [
-        line for line in EXAMPLES if "--json" in options(LEAVES.get(command_of(line))) and "--json-schema" not in line
-    ]
-    return [*dict.fromkeys([*TABLE_EXAMPLES, *asking, *MORE])]
+    """Calls whose JSON the schemas are made of: each command with each set of its options that may change the shape."""
+    chosen: dict[tuple[str, ...], str] = {}
+    for line in EXAMPLES:
+        words = shlex.split(line)
+        command = command_of(line)
+        flags = sorted({word for word in words if word.startswith("--")} & SHAPES)
+        flags += ["argument"] if command in ("schema",) and len(words) > 2 else []
+        if "--json" in options(LEAVES.get(command)) and "--json-schema" not in words:
+            chosen.setdefault((command, *flags), line)
+    return [*chosen.values(), *MORE]
 
 
 def answers(home: Home) -> list[tuple[str, Told]]:
     """Every call with its JSON answer."""
     (home.folder / "other.toml").write_text(OTHER, encoding="utf-8")
-    told = [(line, home.example(line, "--json")) for line in lines() if "--json-schema" not in line]
+    told = [(line, home.example(line, "--json")) for line in lines()]
     for line, one in told:
         assert one.out.startswith(b"{"), f"{line}: {one.code} {one.err}"
     return told

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from jsonschema import Draft202012Validator
 
 import make_schemas
@@ -20,11 +19,6 @@ from loopstats.tables import LOOPS
 from program import TABLES, Home, Told
 
 Answers = list[tuple[str, Told]]
-
-
-@pytest.fixture(scope="module")
-def answers(home: Home) -> Answers:
-    return make_schemas.answers(home)
 
 
 @functools.cache

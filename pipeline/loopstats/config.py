@@ -173,7 +173,7 @@ KEYS: tuple[Key, ...] = (
     Key("prices.NAME.cache_write", PRICE, None, "Price of input written to the cache; else that of input", "3.75"),
     Key("hook.experiment", text("the name of an experiment"), None, "Experiment that the live hook enrols sessions in",
         '"hint-1"'),
-    Key("hook.salt", SALT, None, "Salt of that experiment; without it, that of [experiment.NAME]", '"kept secret"',
+    Key("hook.salt", SALT, None, "Secret from which its arms are drawn; needed with it", '"kept secret"',
         is_secret=True),
     Key("hook.share_bp", SHARE, rule.SHARE_BP_DEFAULT, "Treated share of that experiment in basis points", "5000"),
     Key("hook.n_star", PLANNED, DEFAULT_N_STAR, "Planned number of loops of that experiment", "400"),

@@ -37,6 +37,7 @@ _TIMES = ("detected_at", "last_at", "as_of", "ts")
 # What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
 _DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
 _LOCKS = (
+    "SET enable_progress_bar = false",  # DuckDB would draw it on stdout, into the data
     "SET enable_external_access = false",
     "SET python_enable_replacements = false",
     "SET TimeZone = 'UTC'",
