@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -84,7 +85,6 @@ def nightly(
     Exit codes: 0 all gates passed, 4 too many rejects, 5 a gate failed, 74 I/O error, 75 another night is running.
     """
     given: Globals = context.obj
-    interval = make_interval(context, since, None, as_of)
     from loopstats import journal
     from loopstats import nightly as working
     from loopstats.cli.ingest import known_places
@@ -94,6 +94,8 @@ def nightly(
         terms = given.settings().nightly
     except LoopstatsError:  # said and logged by the night itself
         terms = Nightly()
+        context.obj = replace(given, tz_flag=given.tz_flag or "UTC")
+    interval = make_interval(context, since, None, as_of)
     command = working.split_command(told) if (told := on_fail or terms.on_fail) else None
     path = (log or Path(terms.log or given.root / journal.NAME)).absolute()
 

@@ -131,7 +131,7 @@ def _text_us(text: str) -> int | None:
     """Several records of a line have one time."""
     stripped = text.strip()
     is_date = stripped[4:5] == "-" and stripped[:4].isdecimal()
-    if not is_date and stripped.lstrip("-").isdecimal() and stripped.isascii():
+    if not is_date and stripped.removeprefix("-").isdecimal() and stripped.isascii():
         return time_us(int(stripped)) if len(stripped) < 25 else None
     try:
         parsed = datetime.fromisoformat(stripped)
