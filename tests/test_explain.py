@@ -399,6 +399,8 @@ def test_a_container_has_no_lines(tmp_path: Path) -> None:
         ("a\x1b[2Jb\u202ec", "a\\x1b[2Jb\\u202ec"),
         ("x" * 2000, "x" * originals.LINE_SHOWN + "…"),
         (f"{'- ' * 32_765}{KEY}", "- " * (originals.LINE_SHOWN // 2) + "…"),
+        # What is left of a key at the end of what is looked at is not shown, even where all before it was masked away.
+        (f"-----BEGIN PRIVATE KEY-----{'A' * 65_460}-----END PRIVATE KEY----- {KEY}", "…"),
     ],
 )
 def test_how_a_line_is_shown(text: str, shown: str) -> None:
