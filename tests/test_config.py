@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -79,8 +80,8 @@ Show = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Show:
     """`loopstats ... config` in a home and a repository of its own: exit code, stdout, stderr."""
-    for name in (*config.OTHER_VARIABLES, *(key.environment for key in config.KEYS if key.environment)):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("LOOPSTATS_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     (tmp_path / "home" / "loopstats").mkdir(parents=True)

@@ -86,7 +86,10 @@ ENTRIES: dict[str, Entry] = {
     "ladder": Entry(("loopstats ladder careful", "loopstats ladder faulty --faults"), {3: "no run matches"}),
     "hook": Entry(("loopstats hook install --agent claude-code --dry-run", "loopstats hook status")),
     "hook install": Entry(
-        ("loopstats hook install --agent claude-code --dry-run", "loopstats hook install --agent codex --scope project")
+        (
+            "loopstats hook install --agent claude-code --dry-run",
+            "loopstats hook install --agent codex --scope project --dry-run",
+        )
     ),
     "hook uninstall": Entry(("loopstats hook uninstall --agent claude-code --dry-run",)),
     "hook status": Entry(
