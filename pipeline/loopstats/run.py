@@ -81,7 +81,7 @@ SHADOWS = Table("shadows", "records of another session's history, internal", (),
 Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
 BATCH_ROWS = 500_000
-MERGE_FILES = 16
+MERGE_FILES = 8
 
 
 def derive(

@@ -383,14 +383,10 @@ class Writer:
         self._sweep()
 
     def _manifest(self) -> bytes:
-        files = [vars(f) for f in self.snapshot().files]
-        manifest = {
-            "schema_version": SCHEMA_VERSION,
-            "generation": self.generation,
-            "version": __version__,
-            "files": files,
-        }
-        return json.dumps(manifest, indent=1, sort_keys=True).encode()
+        # A file a line; `indent` would do it too, at ten times the cost.
+        head = json.dumps({"schema_version": SCHEMA_VERSION, "generation": self.generation, "version": __version__})
+        files = ",\n".join(json.dumps(vars(f)) for f in self.snapshot().files)
+        return f'{head[:-1]}, "files": [\n{files}\n]}}\n'.encode()
 
     def _publish(self) -> None:
         temporary = self.root / f".{MANIFEST}.new"
