@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q
 MARKERS := scale browser cron faults bench
 AS_OF := 2026-11-20T00:00:00Z
 
-.PHONY: help setup demo test lint sample coverage lowest clean faults-short $(MARKERS)
+.PHONY: help setup demo test lint sample coverage fuzz lowest clean faults-short $(MARKERS)
 
 help:
 	@echo "make demo      ingest data/sample and show the lift"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make sample    write data/sample anew (seeded)"
 	@echo "make coverage  check the statistics' claims by simulation (minutes)"
+	@echo "make fuzz      random input for formats, masks, lexer, times and hook: LOOPSTATS_FUZZ examples each, default 500"
 	@echo "make lowest    the tests with the lowest versions that pyproject.toml declares"
 	@echo "make scale | browser | cron | faults | bench   tests that need more than Python"
 	@echo "make faults-short   the same kills, full disks and ruined logs as faults, a few of each"
@@ -55,6 +56,9 @@ sample: setup
 
 coverage: setup
 	$(BIN)/python tests/coverage_claims.py
+
+fuzz: setup
+	LOOPSTATS_FUZZ=$${LOOPSTATS_FUZZ:-500} $(PYTEST) tests/test_fuzz.py --hypothesis-show-statistics
 
 lowest: requirements/lowest.txt
 	$(PYTHON) -m venv $(VENV)-lowest

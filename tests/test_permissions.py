@@ -46,16 +46,15 @@ def test_no_file_is_readable_by_others(umask: int, tmp_path: Path) -> None:
     (logs / "a.jsonl").write_text(json.dumps(line) + "\n{torn\n", encoding="utf-8")
     lake = ["--lake", str(home / "lake")]
     assert run(umask, home, *lake, "ingest", str(logs)).returncode == 0
-    assert run(umask, home, *lake, "lift", "--record", "--as-of", "2027-01-01").returncode in (0, 3)
-    for name in ("table", "json", "jsonl", "csv", "parquet", "md"):
+    assert run(umask, home, *lake, "lift", "--record", "--as-of", "2026-01-01").returncode in (0, 3)
+    for name in ("csv", "parquet"):
         done = run(umask, home, *lake, "tools", "-f", name, "-o", f"tools.{name}")
         assert done.returncode == 0, done.stderr
     run(umask, home, *lake, "report", "-o", "report.html")
     run(umask, home, *lake, "doctor")
     for agent in ("claude-code", "codex"):
         assert run(umask, home, "hook", "install", "--agent", agent).returncode == 0
-    for _ in range(2):
-        run(umask, home, "hook", "run", stdin=json.dumps(PAYLOAD), LOOPSTATS_EXPERIMENT=TERMS)
+    run(umask, home, "hook", "run", stdin=json.dumps(PAYLOAD), LOOPSTATS_EXPERIMENT=TERMS)
     run(umask, home, "hook", "run", stdin="{broken", LOOPSTATS_EXPERIMENT=TERMS)
     assert run(umask, home, *lake, "ingest", f"{home}/data/loopstats/spool").returncode == 0
     paths = [path for path in home.rglob("*") if path.is_file()]

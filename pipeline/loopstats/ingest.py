@@ -26,7 +26,7 @@ import zstandard
 
 from loopstats.decode import decode_document, decode_line, may_hold_object
 from loopstats.errors import Reject
-from loopstats.formats import Emit, Format, Head, Source, by_name, recognise
+from loopstats.formats import Emit, Format, Head, Source, by_name, kept_state, recognise
 from loopstats.found import Found as Found
 from loopstats.found import discover as discover
 from loopstats.found import is_below as is_below
@@ -463,7 +463,7 @@ def _read_lines(
         "is_line_open": int(is_open),
         "order_us": before["order_us"] if before["order_us"] is not None else emit.first_ts,
         "order_sha256": order_sha,
-        "state": _dump({"reader": reader.state, "pending": emit.pending}),
+        "state": _dump({"reader": kept_state(reader.state), "pending": emit.pending}),
         "count_carrying": before["count_carrying"] + emit.lines_used,
         "count_waiting": waiting,
         "nothing_types": _dump(nothing),

@@ -38,6 +38,7 @@ __all__ = [
     "digest",
     "has_error_text",
     "is_infra",
+    "is_known_secret",
     "mask_secrets",
     "outcome",
     "place",

@@ -74,9 +74,7 @@ def run_command(arguments: list[str] | None = None) -> int:
         return INTERRUPT
     except Exception as error:
         if os.environ.get("LOOPSTATS_DEBUG") == "1":
-            import traceback
-
-            traceback.print_exc()
+            _show_traceback(error)
         return _explain(error)
     finally:
         waiting.end()
@@ -117,5 +115,19 @@ def _explain(error: Exception) -> int:
     if isinstance(error, OSError):
         say(f"{error.filename or 'I/O error'}: {error.strerror or error}")
         return IO
-    say(f"internal error: {type(error).__name__}: {error} (LOOPSTATS_DEBUG=1 shows where; please report it)")
+    from loopstats.rule import mask_secrets
+
+    text = mask_secrets(str(error))
+    say(f"internal error: {type(error).__name__}: {text} (LOOPSTATS_DEBUG=1 shows where; please report it)")
     return INTERNAL
+
+
+def _show_traceback(error: Exception) -> None:
+    """The traceback on stderr, line by line; a message may hold what a log said, so it is masked and made visible."""
+    import traceback
+
+    from loopstats.report import safe_text
+    from loopstats.rule import mask_secrets
+
+    text = mask_secrets("".join(traceback.format_exception(error)))
+    sys.stderr.write("".join(safe_text(line) + "\n" for line in text.splitlines()))

@@ -322,7 +322,7 @@ class Emit:
         facts = rule.read_call(tool, arguments, cwd, kind=kind, action=action, target=target, rows=self._tool_rows)
         if len(self.pending) > 4096:
             self.pending.clear()
-        self.pending[f"{session}\x1f{agent or ''}\x1f{call_id}"] = [tool, facts.kind, facts.is_exit_masked]
+        self.pending[_pending_key(session, agent, call_id)] = [tool, facts.kind, facts.is_exit_masked]
         masked = [_storable(rule.mask_secrets(text)) for text in (targets or facts.targets)]
         self._add(
             "call",
@@ -385,7 +385,7 @@ class Emit:
         """
         text, call_id, signature = text or "", rule.safe_id(call_id), rule.safe_hash(signature)
         reason = reason if reason in rule.REASONS else None
-        known = self.pending.pop(f"{session}\x1f{agent or ''}\x1f{call_id}", None)
+        known = self.pending.pop(_pending_key(session, agent, call_id), None)
         reading = read_answer(
             text,
             None if known is None else known[1],
@@ -651,6 +651,21 @@ class Emit:
 def _storable(value: Any) -> Any:
     """Text without lone surrogates, which have no UTF-8 form (a format may have parsed JSON inside a string)."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _pending_key(session: str, agent: str | None, call_id: str) -> str:
+    return f"{rule.safe_id(session)}\x1f{rule.safe_id(agent or '')}\x1f{call_id}"
+
+
+def kept_state(value: Any) -> Any:
+    """A reader's state as the ledger keeps it: a text with a known key in it is hashed, as `Emit` does with ids."""
+    if isinstance(value, str):
+        return rule.safe_id(value) if rule.is_known_secret(value) else value
+    if isinstance(value, dict):
+        return {kept_state(key): kept_state(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [kept_state(item) for item in value]
+    return value
 
 
 _labels: dict[str, str] = {}
