@@ -45,6 +45,9 @@ SECRETS = {
 KNOWN = ("github", "anthropic", "openai", "aws", "slack", "stripe", "google", "npm", "jwt")
 """Keys of known providers: hidden even in an id, which is otherwise kept as it is."""
 
+MADE_IDS = {("openclaw", "toolName"), ("openhands", "owner"), ("openhands", "repo")}
+"""Texts of which a format makes an id."""
+
 
 def core(number: int) -> str:
     """A canary of its own: capital letters and digits, so that it fits into each shape."""
@@ -84,6 +87,8 @@ def test_no_secret_of_any_text_of_a_record_goes_on(name: str) -> None:
     for number, (one, way, text) in enumerate(places(name)):
         known = KNOWN[number % len(KNOWN)]
         for kind in (known, kinds[number % len(kinds)]):
+            if kind not in KNOWN and (name, way[-1]) in MADE_IDS:
+                continue
             if kind not in KNOWN and str(way[-1]).lower().endswith(("id", "uuid", "key", "run", "session")):
                 continue
             secret = SECRETS[kind].format(core(number))

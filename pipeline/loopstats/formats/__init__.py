@@ -261,6 +261,7 @@ class Emit:
         if not session:
             raise Reject("no_session")
         session, agent = rule.safe_id(session), None if agent is None else rule.safe_id(agent)
+        parent_agent = None if parent_agent is None else rule.safe_id(parent_agent)
         us = _text_us(ts) if ts.__class__ is str and len(ts) < MEMO_TEXT else time_us(ts)
         if us is not None and self.first_ts is None:
             self.first_ts = us
