@@ -42,7 +42,7 @@ lint: setup
 	$(BIN)/ruff check pipeline tests
 	$(BIN)/mypy
 
-$(MARKERS): setup
+$(filter-out scale,$(MARKERS)): setup
 	$(PYTEST) -o addopts="-ra --strict-markers --strict-config" -m $@
 
 # -s shows the figures
@@ -50,6 +50,19 @@ faults faults-short: PYTEST += -s
 faults: export LOOPSTATS_FAULTS := long
 faults-short: setup
 	$(PYTEST) -o addopts="-ra --strict-markers --strict-config" -m faults
+
+# Its own environment: pyspark wants an older pandas than the other tests. All else is that of $(VENV), by a .pth file.
+$(VENV)-scale/ready: requirements/scale.txt $(VENV)/ready
+	@command -v java >/dev/null || { echo "java is missing: apt-get install openjdk-17-jre-headless"; exit 1; }
+	$(PYTHON) -m venv --without-pip $(VENV)-scale
+	$(BIN)/python -m pip --python $(VENV)-scale/bin/python install --quiet --disable-pip-version-check --no-deps -r requirements/scale.txt
+	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(' + repr(sysconfig.get_path('purelib')) + ')')" \
+		> "$$($(VENV)-scale/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/all_else.pth"
+	touch $@
+
+scale: $(VENV)-scale/ready
+	@command -v java >/dev/null || { echo "java is missing: apt-get install openjdk-17-jre-headless"; exit 1; }
+	$(VENV)-scale/bin/python -m pytest -q -o addopts="-ra --strict-markers --strict-config" -m scale
 
 sample: setup
 	$(BIN)/python tests/make_sample.py
@@ -67,4 +80,4 @@ lowest: requirements/lowest.txt
 	$(VENV)-lowest/bin/python -m pytest -q
 
 clean:
-	rm -rf .demo .venv .venv-lowest build dist
+	rm -rf .demo .venv .venv-lowest .venv-scale build dist

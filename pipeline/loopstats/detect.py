@@ -168,48 +168,28 @@ def _first_detections(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    frame = loops.rename({"step": "detected_step", "ts": "detected_at", "call_id": "detected_call_id"})
-    members = (
-        frame.select(*EVENT, "rule", "detected_step")
-        .join(events.select(*EVENT, "step", "target", "decision", "count_events"), on=EVENT)
-        .filter(pl.col("step") <= pl.col("detected_step"))
+    attempts = steps.filter(is_attempt()).select("run_id", "step", "action", "outcome")
+    frame = (
+        loops.rename({"step": "detected_step", "ts": "detected_at", "call_id": "detected_call_id"})
+        .join(_counts(loops, events), on="row", how="left", maintain_order="left")
+        .join(_failures(loops, attempts), on=["run_id", "detected_step"], how="left", maintain_order="left")
     )
-    known = (
-        members.sort("step")
-        .group_by(*EVENT, "rule")
-        .agg(
-            pl.col("target").n_unique().cast(pl.Int64).alias("count_targets"),
-            pl.col("decision").n_unique().cast(pl.Int64).alias("count_decisions"),
-            pl.col("step").first().alias("first_step"),
-            pl.col("step").filter(pl.col("count_events") == rule.EVENTS_TO_DETECT).first().alias("third_step"),
-        )
-    )
-    attempts = (
-        steps.select("run_id", "step", "kind", "actor", "action", "outcome")
-        .filter(is_attempt())
-        .join(loops.select("run_id").unique(), on="run_id", how="semi", maintain_order="left")
-    )
-    failures = (
-        attempts.filter(pl.col("outcome") == "failure")
-        .select("run_id", "step")
-        .sort("run_id", "step")
-        .with_columns(pl.int_range(1, pl.len() + 1).over("run_id").cast(pl.Int64).alias("failures_so_far"))
-        .rename({"step": "detected_step"})
-    )
+    pairs = frame.select("run_id", "action").unique().with_row_index("pair")
     successes = (
         attempts.filter(pl.col("outcome") == "success")
         .select("run_id", "action", pl.col("step").alias("success_step"))
+        .join(pairs, on=["run_id", "action"])
+        .select("pair", "success_step")
         .sort("success_step")
     )
     frame = (
-        frame.join(known, on=[*EVENT, "rule"], how="left")
-        .join(failures, on=["run_id", "detected_step"], how="left")
+        frame.join(pairs, on=["run_id", "action"], how="left")
         .sort("detected_step")
         .join_asof(
             successes,
             left_on="detected_step",
             right_on="success_step",
-            by=["run_id", "action"],
+            by="pair",
             strategy="backward",
             check_sortedness=False,
         )
@@ -226,4 +206,64 @@ def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl
         )
         .select(FOUND)
         .sort("run_id", "signature", "rule", "is_enrolled")
+    )
+
+
+def _counts(loops: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """By the loop's `row`: distinct targets and decisions of its events, and the steps of the first and the third.
+
+    Most loops are found at their third event: those are compared one with another, and only the others are counted.
+    """
+    told = events.select("target", "decision", "step")
+    three = pl.concat(
+        [
+            told[loops["row_first"] + number].rename({name: f"{name}{number}" for name in told.columns})
+            for number in range(3)
+        ],
+        how="horizontal",
+    )
+
+    def distinct(name: str) -> pl.Expr:
+        a, b, c = (pl.col(f"{name}{number}") for number in range(3))
+        return 1 + a.ne_missing(b).cast(pl.Int64) + (c.ne_missing(a) & c.ne_missing(b)).cast(pl.Int64)
+
+    short = three.select(
+        loops["row"],
+        distinct("target").alias("count_targets"),
+        distinct("decision").alias("count_decisions"),
+        pl.col("step0").alias("first_step"),
+        pl.col("step2").alias("third_step"),
+    )
+    long = loops.filter(pl.col("count_events") > rule.EVENTS_TO_DETECT).select("row_first", pl.col("row").alias("end"))
+    if not long.height:
+        return short
+    members = events.join(long, on="row_first").filter(pl.col("row") <= pl.col("end"))
+    counted = [
+        members.select("end", name).unique().group_by("end").agg(pl.len().cast(pl.Int64).alias(f"{name}s"))
+        for name in ("target", "decision")
+    ]
+    return (
+        short.join(counted[0], left_on="row", right_on="end", how="left")
+        .join(counted[1], left_on="row", right_on="end", how="left")
+        .with_columns(
+            pl.coalesce("targets", "count_targets").alias("count_targets"),
+            pl.coalesce("decisions", "count_decisions").alias("count_decisions"),
+        )
+        .drop("targets", "decisions")
+    )
+
+
+def _failures(loops: pl.DataFrame, attempts: pl.DataFrame) -> pl.DataFrame:
+    """The failed attempts of the loops' runs, numbered in their run."""
+    failures = (
+        attempts.filter(pl.col("outcome") == "failure")
+        .select("run_id", pl.col("step").alias("detected_step"))
+        .join(loops.select("run_id").unique(), on="run_id", how="semi", maintain_order="left")
+        .sort("run_id", "detected_step")
+        .with_row_index("place")
+    )
+    is_first = (pl.col("run_id") != pl.col("run_id").shift(1)).fill_null(True)
+    before = pl.when(is_first).then(pl.col("place")).forward_fill()
+    return failures.select(
+        "run_id", "detected_step", (pl.col("place") - before + 1).cast(pl.Int64).alias("failures_so_far")
     )

@@ -1726,6 +1726,7 @@ _WARNINGS: dict[str, tuple[int, str]] = {
         "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
         "plain difference of the rates",
     ),
+    "oversize": (2, "runs of more than 300,000 steps, made whole in memory (docs/scale.md): {}"),
     "filtered": (1, "a part of the experiment, chosen by a filter: a verdict found by looking for it is no evidence"),
     "no_loops": (1, "no strategy loop is known at the as-of"),
     "no_enrolled_session": (1, "no session is enrolled in an experiment: this is an A/A replay"),
@@ -1739,27 +1740,46 @@ def quality(steps: pl.LazyFrame, sources: pl.DataFrame, as_of_us: int) -> tuple[
 
     `steps`: tables.STEPS, those known at the as-of and those without a time. `sources`: tables.SOURCES as it is now.
     """
+    return quality_of(quality_counts(steps, as_of_us), sources)
+
+
+QUALITY = ("ts", "kind", "outcome", "step")
+OVERSIZE_STEPS = 300_000  # of a run: above, what is made of it no longer fits into a few GB (docs/scale.md)
+
+
+def quality_counts(steps: pl.LazyFrame, as_of_us: int) -> pl.DataFrame:
+    """Steps known at the as-of, and of them those of no class, of unknown outcome, without a time: one row.
+
+    Oversize runs and all runs are counted too, by the one step that has a number.
+
+    `steps`: the columns `QUALITY`, of all steps or of any part of them: rows of parts may be added.
+    """
     at = pl.col("ts").dt.epoch("us")
-    total, other, unknown, untimed = (
-        steps.filter(at.is_null() | (at <= as_of_us))
-        .select(
-            pl.len(),
-            (pl.col("kind") == "other").sum(),
-            (pl.col("outcome") == "unknown").sum(),
-            pl.col("ts").is_null().sum(),
-        )
-        .collect()
-        .row(0)
-    )
+    counts = {
+        "total": pl.len(),
+        "other": (pl.col("kind") == "other").sum(),
+        "unknown": (pl.col("outcome") == "unknown").sum(),
+        "untimed": pl.col("ts").is_null().sum(),
+        "oversize": (pl.col("step") == OVERSIZE_STEPS).sum(),
+        "runs": (pl.col("step") == 0).sum(),
+    }
+    known = steps.filter(at.is_null() | (at <= as_of_us))
+    return known.select([count.cast(pl.Int64).alias(name) for name, count in counts.items()]).collect()
+
+
+def quality_of(counts: pl.DataFrame, sources: pl.DataFrame) -> tuple[Notice, ...]:
+    """`quality` of counted parts."""
+    total, other, unknown, untimed, oversize, runs = counts.sum().row(0)
     rejected = int(sources["count_rejected"].sum())
     read = int(sources["count_read"].sum())
-    counts = (
+    shares = (
         ("unclassified", other, total),
         ("unknown_outcomes", unknown, total),
         ("untimed_steps", untimed, total),
         ("rejects", rejected, read),
+        *([("oversize", oversize, runs)] if oversize else []),
     )
-    return tuple(_notice(code, "", Rate(x, n)) for code, x, n in counts)
+    return tuple(_notice(code, "", Rate(x, n)) for code, x, n in shares)
 
 
 def _notice(code: str, experiment: str, *values: object) -> Notice:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import polars as pl
 
@@ -26,7 +27,7 @@ from loopstats.detect import detect, enrol
 from loopstats.errors import LakeError, RejectsError, UsageError
 from loopstats.found import REPORT
 from loopstats.steps import build, find_shadows, record_index
-from loopstats.store import Lake, Snapshot, Writer, bucket_of, damage
+from loopstats.store import Lake, Snapshot, Writer, bucket_of, damage, scan_files
 from loopstats.tables import (
     BUCKETS,
     BYPASSES,
@@ -80,8 +81,58 @@ FOLDED = Table("folded", "lines folded in one bucket, internal", (), ())
 SHADOWS = Table("shadows", "records of another session's history, internal", (), (), is_bucketed=False)
 Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
-BATCH_ROWS = 500_000
 MERGE_FILES = 8
+BATCH_ROWS = 200_000  # records that are made at once: about 3 kB of memory each
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What `derive` needs beside the records: the same for every bucket, and small enough to be sent along."""
+
+    sources: pl.DataFrame
+    shadows: pl.DataFrame
+    settings: Settings
+    is_copied: bool = False  # the records go into another lake too
+
+
+class Batch(NamedTuple):
+    """Buckets that are made together, and the files of their records."""
+
+    buckets: list[int]
+    paths: list[Path]
+
+
+class Engine(Protocol):
+    """Who does the work of an ingest: this machine (`Here`), or a cluster (`spark.py`). The stages are the same."""
+
+    def read_all(
+        self, tasks: Sequence[workers.Task], tool_rows: dict[str, str], tell: Callable[[reading.Found], None]
+    ) -> Iterable[workers.Outcome]:
+        """What came of each file, in the order of the tasks."""
+
+    def derive_all(self, writer: Writer, source: Snapshot, buckets: Sequence[int], terms: Terms) -> Iterator[int]:
+        """Stage in `writer` every derived table of these buckets; says before each step how many are done."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine: `jobs` processes read (None: one for little, a core each for much), this one makes the tables."""
+
+    jobs: int | None = None
+
+    def read_all(
+        self, tasks: Sequence[workers.Task], tool_rows: dict[str, str], tell: Callable[[reading.Found], None]
+    ) -> Iterable[workers.Outcome]:
+        total = sum(new_bytes(task.found, task.before) for task in tasks)
+        return workers.read_all(tasks, tool_rows, workers.choose_jobs(total, self.jobs), tell)
+
+    def derive_all(self, writer: Writer, source: Snapshot, buckets: Sequence[int], terms: Terms) -> Iterator[int]:
+        count = 0
+        for batch in batches(source, buckets, BATCH_ROWS):
+            yield count
+            for table, bucket, part in make_batch(batch, terms):
+                writer.replace(table, bucket, part)
+            count += len(batch.buckets)
 
 
 def derive(
@@ -134,14 +185,17 @@ def ingest(
     is_full: bool = False,
     max_rejects: int | None = None,
     jobs: int | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Read what is new under `paths` and bring every derived table up to date; one commit, or nothing.
 
-    `jobs`: processes that read (None: one for little, a core each for much); the tables do not depend on it.
+    `jobs`: processes that read (None: one for little, a core each for much); `engine`: who does the work, by default
+    this machine with its `jobs`. The tables depend on neither.
     Gives the counts for the summary: files by what became of them, and per format steps, folds and rejects; `stale` are
     files that are gone and so were read by an earlier rule.
     """
+    engine = engine or Here(jobs)
     found, refused = reading.discover(paths)
     with lake.write() as writer:
         known = {row["path"]: row for row in writer.sources() if not row["is_superseded"]}
@@ -151,7 +205,7 @@ def ingest(
         is_other_rule = writer.meta("rule_digest") not in (None, settings.rule_digest)
         if is_other_rule:
             todo, count_same = reading.with_known(found, known), 0
-        state.read(todo, is_full or is_other_rule, jobs, progress)
+        state.read(todo, is_full or is_other_rule, engine, progress)
         state.note_gone(found, reading.resolved_roots(paths))
         state.note_moved()
         state.note_refused(refused)
@@ -175,7 +229,7 @@ def ingest(
             )
         state.mark_dirty()
         _merge_records(writer, state.dirty)
-        _derive_dirty(writer, state, settings, is_settled, progress)
+        _derive_dirty(writer, state, settings, is_settled, engine, progress)
         _commit(writer, state, settings)
         return summary | _report(writer.snapshot(), state) | _coverage(writer)
 
@@ -210,13 +264,13 @@ def rebuild(
         state = _Intake(writer, settings, known)
         if is_from_sources:
             found = reading.with_known((), known)
-            state.read(found, True, jobs, progress)
+            state.read(found, True, Here(jobs), progress)
             state.note_gone(found, None)
             state.note_moved()
             state.flush()
         lost = state.note_lost() if damaged else {}
         state.dirty.update(file.bucket for file in before.files if TABLES.get(file.name, FOLDED).is_bucketed)
-        _derive_dirty(writer, state, settings, False, progress)
+        _derive_dirty(writer, state, settings, False, Here(jobs), progress)
         _commit(writer, state, settings)
         return {
             "digest_before": before.digest(),
@@ -228,6 +282,41 @@ def rebuild(
             "lost": lost,
             **_report(writer.snapshot(), state),
         }
+
+
+def detect_anew(lake: Lake, out: Lake, settings: Settings, engine: Engine) -> dict[str, Any]:
+    """Make every derived table of `lake` anew: in place, or with all records in `out`, which holds no lake yet.
+
+    One commit, or nothing; gives `tables`: rows by name. UsageError where the records were read by another rule, since
+    kind, target and class stand in them.
+    """
+    is_copied = out.root.resolve() != lake.root.resolve()
+    with out.write() as writer:
+        if is_copied and (writer.generation or writer.sources()):
+            raise UsageError(f"--out {out.root}: there is a lake already; name a new folder, or leave --out away")
+        sources, meta, rejects = lake.ledger_rows()
+        if meta.get("rule_digest") != settings.rule_digest:
+            raise UsageError(
+                "the lake was read by another rule: run `loopstats ingest --full` with these settings first"
+            )
+        state = _Intake(writer, settings, {})
+        if is_copied:
+            state.rows = {row["source_id"]: row for row in sources}
+            state.changed, state.rejects = set(state.rows), rejects
+        _derive_dirty(writer, state, settings, False, engine, None, lake.snapshot() if is_copied else None)
+        _commit(writer, state, settings)
+        return {"tables": {name: snapshot_count(writer.snapshot(), name) for name in TABLES}}
+
+
+ARMS = ("rule", "is_enrolled", "experiment", "arm", "outcome")
+
+
+def count_arms(loops: pl.DataFrame) -> pl.DataFrame:
+    """Loops, tokens and cost by `ARMS`: whole numbers, so that counts of parts may be counted on to the same sums."""
+    if "count_loops" not in loops.columns:
+        loops = loops.with_columns(pl.lit(1, dtype=pl.Int64).alias("count_loops"))
+    sums = ("count_loops", "tokens_wasted", "cost_wasted_micros")
+    return loops.group_by(ARMS).agg([pl.col(name).sum() for name in sums]).sort(ARMS, nulls_last=True)
 
 
 def _commit(writer: Writer, state: _Intake, settings: Settings) -> None:
@@ -319,7 +408,7 @@ class _Intake:
         """Nothing was read and nothing is known anew."""
         return not self.changed and not self.rejects
 
-    def read(self, todo: Sequence[reading.Found], is_full: bool, jobs: int | None, progress: Progress | None) -> None:
+    def read(self, todo: Sequence[reading.Found], is_full: bool, engine: Engine, progress: Progress | None) -> None:
         """Read files. A new source's number is its place among them, so it does not depend on who reads it when."""
         befores = [self.known.get(file.path) for file in todo]
         tasks = [
@@ -336,7 +425,7 @@ class _Intake:
             if progress is not None:
                 progress(file.source_file, len(tasks) - len(left), len(tasks), total - sum(left.values()), total)
 
-        outcomes = workers.read_all(tasks, self.tool_rows, workers.choose_jobs(total, jobs), tell)
+        outcomes = engine.read_all(tasks, self.tool_rows, tell)
         for task, before, outcome in zip(tasks, befores, outcomes, strict=True):
             self._take(task, before, outcome)
 
@@ -503,44 +592,90 @@ def _derive_dirty(
     state: _Intake,
     settings: Settings,
     is_settled: bool,
+    engine: Engine,
     progress: Progress | None,
+    other: Snapshot | None = None,
 ) -> None:
-    snapshot = writer.snapshot()
-    shadows = find_shadows(record_index(snapshot.scan("records")))
+    """`other`: the generation of another lake that the records come from."""
+    source = other or writer.snapshot()
+    shadows = find_shadows(record_index(source.scan("records")))
     dirty = set(state.dirty)
+    is_same = False
     if is_settled:
-        before = _read_shadows(snapshot)
+        before = _read_shadows(writer.snapshot())
         dirty |= _changed_buckets(before, shadows)
-        if not shadows.equals(before):
-            writer.replace(SHADOWS, 0, shadows)
+        is_same = shadows.equals(before)
     else:
-        dirty |= set(snapshot.buckets("records"))
+        dirty |= set(source.buckets("records"))
+    if not is_same:
         writer.replace(SHADOWS, 0, shadows)
-    sources = state.sources_frame()
     todo = sorted(dirty)
-    for number, batch in enumerate(_batches(snapshot, todo)):
+    terms = Terms(state.sources_frame(), shadows, settings, other is not None)
+    for count in engine.derive_all(writer, source, todo, terms):
         if progress is not None:
-            progress("deriving", number * len(batch), len(todo), 0, 0)
-        records = pl.concat([snapshot.scan("records", bucket).collect() for bucket in batch])
-        tables = derive(records, sources, shadows, settings)
-        for table in (*BUCKETED, FOLDED):
-            for bucket, part in zip(batch, split(tables[table.name], batch), strict=True):
-                writer.replace(table, bucket, part)
-        _drop_obsolete(writer, records, tables["obsolete"])
+            progress("deriving", count, len(todo), 0, 0)
     _publish_counts(writer, state)
 
 
-def _drop_obsolete(writer: Writer, records: pl.DataFrame, obsolete: pl.DataFrame) -> None:
-    """Leave out the records of a rewritten file that stand in its newer form too; nothing reads them any more."""
-    if not obsolete.height:
+def make_batch(batch: Batch, terms: Terms, rows: int = BATCH_ROWS) -> Iterator[tuple[Table, int, pl.DataFrame]]:
+    """`make` of what lies in files; a batch of more than `rows` records goes by groups of sessions, one after another.
+
+    What is made of a large bucket is held whole, a row of a table being much smaller than the records behind it.
+    """
+    scanned = scan_files(RECORDS, batch.paths)
+    sizes = scanned.group_by("session_id").agg(pl.len().alias("n")).collect()
+    groups = _session_groups(dict(sizes.iter_rows()), rows)
+    if len(groups) < 2:
+        yield from make(scanned.collect(), batch.buckets, terms)
         return
-    buckets = sorted({bucket_of(session) for session in obsolete["session_id"].unique().to_list()})
-    keys = ["session_id", "source_id", "source_line", "ordinal"]
-    touched = records.filter(pl.col("session_id").is_in(_sessions_of(records, buckets))).join(
-        obsolete, on=keys, how="anti", maintain_order="left"
-    )
-    for bucket, part in zip(buckets, split(touched, buckets), strict=True):
-        writer.replace(RECORDS, bucket, part)
+    made: dict[tuple[str, int], tuple[Table, list[pl.DataFrame]]] = {}
+    # Where another lake is filled, or records are no longer needed in one group, those of all groups have to come.
+    terms = replace(terms, is_copied=True)
+    for group in groups:
+        records = scanned.filter(pl.col("session_id").is_in(group)).collect()
+        for table, bucket, part in make(records, batch.buckets, terms):
+            made.setdefault((table.name, bucket), (table, []))[1].append(part)
+    for (_, bucket), (table, parts) in made.items():
+        whole = pl.concat(parts)
+        yield table, bucket, whole.sort(table.key, maintain_order=True) if table.key else whole
+
+
+def _session_groups(sizes: dict[str, int], rows: int) -> list[list[str]]:
+    """Sessions in groups of about `rows` records. A session `s/a` stays beside the subagent `a` of `s`."""
+    families: dict[str, list[str]] = {}
+    for session in sorted(sizes):
+        families.setdefault(session.partition("/")[0], []).append(session)
+    groups: list[list[str]] = []
+    room = 0
+    for family in families.values():
+        size = sum(sizes[session] for session in family)
+        if room < size or not groups:
+            groups.append([])
+            room = rows
+        groups[-1].extend(family)
+        room -= size
+    return groups
+
+
+def make(records: pl.DataFrame, buckets: Sequence[int], terms: Terms) -> Iterator[tuple[Table, int, pl.DataFrame]]:
+    """Every table of complete buckets as (table, bucket, rows), those without rows too: what any engine runs.
+
+    Records come back where some of them are no longer needed, and all of them where another lake is filled.
+    """
+    tables = derive(records, terms.sources, terms.shadows, terms.settings)
+    for table in (*BUCKETED, FOLDED):
+        for bucket, part in zip(buckets, split(tables[table.name], buckets), strict=True):
+            yield table, bucket, part
+    touched = list(buckets) if terms.is_copied else []
+    if tables["obsolete"].height:
+        # What stands in the newer form of a rewritten file too: nothing reads it any more.
+        touched = touched or sorted({bucket_of(s) for s in tables["obsolete"]["session_id"].unique().to_list()})
+        keys = ["session_id", "source_id", "source_line", "ordinal"]
+        records = records.join(tables["obsolete"], on=keys, how="anti", maintain_order="left")
+    if touched:
+        records = records.filter(pl.col("session_id").is_in(_sessions_of(records, touched)))
+        for bucket, part in zip(touched, split(records, touched), strict=True):
+            yield RECORDS, bucket, part
 
 
 def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
@@ -548,21 +683,21 @@ def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
     return [session for session in records["session_id"].unique().to_list() if bucket_of(session) in wanted]
 
 
-def _batches(snapshot: Snapshot, buckets: Sequence[int]) -> list[list[int]]:
-    """Buckets in groups of at most about `BATCH_ROWS` records: small lakes in one go, large ones in bounded memory."""
+def batches(snapshot: Snapshot, buckets: Sequence[int], rows: int) -> list[Batch]:
+    """Buckets in groups of at most about `rows` records: small lakes in one go, large ones in bounded memory."""
     sizes = dict.fromkeys(buckets, 0)
     for file in snapshot.files:
         if file.name == RECORDS.name and file.bucket in sizes:
             sizes[file.bucket] += file.count_rows
-    batches: list[list[int]] = []
+    groups: list[list[int]] = []
     room = 0
     for bucket in buckets:
-        if room < sizes[bucket] or not batches:
-            batches.append([])
-            room = BATCH_ROWS
-        batches[-1].append(bucket)
+        if room < sizes[bucket] or not groups:
+            groups.append([])
+            room = rows
+        groups[-1].append(bucket)
         room -= sizes[bucket]
-    return batches
+    return [Batch(group, [p for bucket in group for p in snapshot.paths(RECORDS.name, bucket)]) for group in groups]
 
 
 def split(frame: pl.DataFrame, buckets: Sequence[int]) -> list[pl.DataFrame]:

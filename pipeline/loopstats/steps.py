@@ -20,6 +20,7 @@ from loopstats.tables import (
     DELIVERIES,
     DETECTIONS,
     GUARDS,
+    RECORD_TYPES,
     RESULTS,
     SESSIONS,
     STEPS,
@@ -87,10 +88,12 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     ordered = _in_order(records, sources)
     kept, folded, obsolete = _fold(ordered, shadows)
     kept = _name_runs(kept)
-    by_type = {key[0]: frame for key, frame in kept.partition_by("type", as_dict=True).items()}
 
     def of(name: str) -> pl.DataFrame:
-        return by_type.get(name, kept.clear())
+        """The kept records of one type, with all of its columns."""
+        rows = kept.filter(pl.col("type") == name)
+        rest = [column for column in RECORD_TYPES[name].names if column not in rows.columns]
+        return rows.hstack(records.select(rest)[rows["row"]])
 
     calls, orphans = _pair(of("call"), of("result"))
     facts = _session_facts(of("session"))
@@ -112,10 +115,29 @@ def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -
     )
 
 
+_PLACED = (
+    "type", "session_id", "agent", "parent_agent", "uid", "ts", "source_id", "source_line", "ordinal", "rank", "format",
+    "model", "call_id", "decision_key", "experiment",
+)  # fmt: skip
+
+
 def _in_order(records: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
-    """All records with their file's facts, in a run's order: files by first time, then first line; then lines."""
+    """Where each record stands, in a run's order: files by first time, then first line; then lines.
+
+    Only the columns that place and identity need, and the `row` in `records` where all others are: a record has many
+    columns, most of them null, and carrying them through sorts and joins is what costs time and memory.
+    """
+    content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
+    narrow = records.select(_PLACED).with_row_index("row")
+    told = (
+        records.select("type", *_SESSION_FACTS)
+        .with_row_index("row")
+        .filter(pl.col("type") == "session")
+        .select("row", content.alias("content"))
+    )
     return (
-        records.join(sources, on="source_id", how="inner")
+        narrow.join(sources, on="source_id", how="inner")
+        .join(told, on="row", how="left")
         .sort(
             "session_id",
             "order_us",
@@ -141,14 +163,13 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     stands (EVENTS: a line seen before is a duplicate). Of a turn's usage the last stands, from the best source that
     tells of turns.
     """
-    content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
     key = (
         pl.when(pl.col("type").is_in(["call", "result"]))
         .then(pl.col("call_id"))
         .when(pl.col("type") == "turn")
         .then(pl.col("decision_key"))
         .when(pl.col("type") == "session")
-        .then(content)
+        .then(pl.col("content"))
         .otherwise(pl.col("uid"))
     )
     is_turn = pl.col("type") == "turn"
@@ -300,7 +321,7 @@ def _pair(calls: pl.DataFrame, results: pl.DataFrame) -> tuple[pl.DataFrame, pl.
         pl.lit(True).alias("has_result"),
     )
     paired = (
-        calls.drop(*_RESULT_COLUMNS)
+        calls.drop(*_RESULT_COLUMNS, strict=False)
         .join(answers, on=keys, how="left")
         .with_columns(pl.col("has_result").fill_null(False), pl.col("is_timeout").fill_null(False))
     )

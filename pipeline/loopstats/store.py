@@ -58,6 +58,7 @@ CREATE TABLE files(
   size_bytes INTEGER NOT NULL, sha256 TEXT NOT NULL, added INTEGER NOT NULL, removed INTEGER
 ) STRICT;
 """
+_REJECTS = "SELECT * FROM rejects ORDER BY 1,2,3,4"
 
 # The n-th entry brings a ledger of schema n to n + 1. Data files need none: a new column is null in old ones.
 _MIGRATIONS: tuple[tuple[str, ...], ...] = ()
@@ -113,6 +114,14 @@ class Snapshot:
             if f.name == name and (bucket is None or f.bucket == bucket)
         ]
 
+    @property
+    def max_bucket_bytes(self) -> int:
+        """Size of the records of the largest bucket: what a worker of a cluster has to hold (docs/scale.md)."""
+        sizes = dict.fromkeys((f.bucket for f in self.files), 0)
+        for file in self.files:
+            sizes[file.bucket] += file.size_bytes if file.name == RECORDS.name else 0
+        return max(sizes.values(), default=0)
+
     def buckets(self, name: str) -> list[int]:
         """Buckets in which table `name` has rows."""
         return sorted({f.bucket for f in self.files if f.name == name})
@@ -125,10 +134,7 @@ class Snapshot:
     def scan(self, name: str, bucket: int | None = None) -> pl.LazyFrame:
         """Table `name`, columns and types of this version, rows in file order."""
         table = RECORDS if name == RECORDS.name else TABLES[name]
-        paths = self.paths(name, bucket)
-        if not paths:
-            return table.empty().lazy()
-        return pl.scan_parquet(paths, schema=table.schema, missing_columns="insert", glob=False)
+        return scan_files(table, self.paths(name, bucket))
 
     def read(self, name: str, bucket: int | None = None) -> pl.DataFrame:
         """Table `name` in its canonical order."""
@@ -194,6 +200,16 @@ class Lake:
             raise _operational(path, error) from error
         except sqlite3.DatabaseError as error:
             raise LakeError(f"{path}: damaged ledger ({error}); restore it, or move {self.root} away") from error
+
+    def ledger_rows(self) -> tuple[list[dict[str, Any]], dict[str, str], list[tuple[int, int, int, str, str | None]]]:
+        """Rows of the ledger's `sources`, its `meta`, and its rejects."""
+        sources, meta = self.peek()
+        if not sources:
+            return sources, meta, []
+        with contextlib.closing(
+            sqlite3.connect(f"{(self.root / LEDGER).resolve().as_uri()}?mode=ro", uri=True)
+        ) as ledger:
+            return sources, meta, ledger.execute(_REJECTS).fetchall()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[Writer]:
@@ -273,7 +289,7 @@ class Writer:
 
     def rejects(self) -> list[tuple[int, int, int, str, str | None]]:
         """All rejects: source, line, offset, reason, hash."""
-        return self.ledger.execute("SELECT * FROM rejects ORDER BY 1,2,3,4").fetchall()
+        return self.ledger.execute(_REJECTS).fetchall()
 
     def snapshot(self) -> Snapshot:
         """The committed generation with what is staged on top: what the next generation will be."""
@@ -297,9 +313,7 @@ class Writer:
 
     def replace(self, table: Table, bucket: int, frame: pl.DataFrame) -> None:
         """Stage `frame` as all of `table` in `bucket`; the files of before are dropped at the commit."""
-        for file in (*self._committed(), *self._added):
-            if file.bucket == bucket and file.name == table.name and file.path not in self._removed:
-                self._removed.append(file.path)
+        self._drop(table.name, bucket)
         self.append(table, bucket, frame)
 
     def merge(self, table: Table, bucket: int) -> int:
@@ -314,15 +328,26 @@ class Writer:
         """Stage that a file is no longer part of the lake."""
         self._removed.append(path)
 
+    def adopt(self, file: DataFile, data: bytes | None) -> None:
+        """Stage a file that somebody else made (`encode`) as all of its table in its bucket; no rows, no file.
+
+        `data` None: it lies in the lake already (`write_file`).
+        """
+        self._drop(file.name, file.bucket)
+        if file.count_rows:
+            if data is not None:
+                write_file(self.root, file, data)
+            self._added.append(file)
+
+    def _drop(self, name: str, bucket: int) -> None:
+        for file in (*self._committed(), *self._added):
+            if file.bucket == bucket and file.name == name and file.path not in self._removed:
+                self._removed.append(file.path)
+
     def _write(self, table: Table, bucket: int, frame: pl.DataFrame) -> DataFile:
-        buffer = io.BytesIO()
-        frame.write_parquet(buffer, compression="zstd", row_group_size=65_536, statistics=False)
-        data = buffer.getbuffer()
-        folder = Path(DATA) / table.name / f"bucket={bucket:02d}"
-        (self.root / folder).mkdir(parents=True, exist_ok=True)
-        path = folder / f"{self.generation + 1:08d}-{uuid.uuid4().hex[:16]}.parquet"
-        _write(self.root / path, data)
-        return DataFile(path.as_posix(), table.name, bucket, frame.height, len(data), hashlib.sha256(data).hexdigest())
+        file, data = encode(self.generation, table, bucket, frame)
+        write_file(self.root, file, data)
+        return file
 
     def commit(
         self,
@@ -384,8 +409,16 @@ class Writer:
 
     def _manifest(self) -> bytes:
         # A file a line; `indent` would do it too, at ten times the cost.
-        head = json.dumps({"schema_version": SCHEMA_VERSION, "generation": self.generation, "version": __version__})
-        files = ",\n".join(json.dumps(vars(f)) for f in self.snapshot().files)
+        snapshot = self.snapshot()
+        head = json.dumps(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "generation": self.generation,
+                "version": __version__,
+                "max_bucket_bytes": snapshot.max_bucket_bytes,
+            }
+        )
+        files = ",\n".join(json.dumps(vars(f)) for f in snapshot.files)
         return f'{head[:-1]}, "files": [\n{files}\n]}}\n'.encode()
 
     def _publish(self) -> None:
@@ -424,6 +457,30 @@ def _migrate(ledger: sqlite3.Connection, version: int) -> None:
         with contextlib.suppress(sqlite3.Error):
             ledger.execute("ROLLBACK")
         raise
+
+
+def scan_files(table: Table, paths: Sequence[Path]) -> pl.LazyFrame:
+    """Rows of some files of `table` in this order, columns and types of this version."""
+    if not paths:
+        return table.empty().lazy()
+    return pl.scan_parquet(list(paths), schema=table.schema, missing_columns="insert", glob=False)
+
+
+def encode(generation: int, table: Table, bucket: int, frame: pl.DataFrame) -> tuple[DataFile, memoryview]:
+    """`frame` as a file that the commit after `generation` may list, under a name of its own, and the file's bytes."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", row_group_size=65_536, statistics=False)
+    data = buffer.getbuffer()
+    path = Path(DATA, table.name, f"bucket={bucket:02d}", f"{generation + 1:08d}-{uuid.uuid4().hex[:16]}.parquet")
+    digest = hashlib.sha256(data).hexdigest()
+    return DataFile(path.as_posix(), table.name, bucket, frame.height, len(data), digest), data
+
+
+def write_file(root: Path, file: DataFile, data: bytes | memoryview, *, is_synced: bool = False) -> None:
+    """Put a file in its place. Nobody reads it before a commit lists it, and what no commit lists is swept."""
+    path = root / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (_write_synced if is_synced else _write)(path, data)
 
 
 def source_rows(ledger: sqlite3.Connection) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def _read_by_many(
     try:
         numbers: dict[Future[Any], int] = {}
         for number in sorted(range(len(tasks)), key=lambda n: -tasks[n].found.size_bytes):
-            numbers[pool.submit(_read_packed, tasks[number], tool_rows)] = number
+            numbers[pool.submit(read_packed, tasks[number], tool_rows)] = number
         done: dict[int, Any] = {}
         turn = 0
         for future in as_completed(list(numbers)):
@@ -104,7 +104,7 @@ def _read_by_many(
             if tell is not None:
                 tell(tasks[number].found)
             while turn in done:
-                yield _unpacked(done.pop(turn))
+                yield unpacked(done.pop(turn))
                 turn += 1
     except BrokenProcessPool:
         raise LoopstatsError("a worker was ended from outside (out of memory?); try again with --jobs 1") from None
@@ -119,7 +119,8 @@ def _read(task: Task, tool_rows: dict[str, str]) -> Reading | OSError:
         return error
 
 
-def _read_packed(task: Task, tool_rows: dict[str, str]) -> tuple[Reading, bytes] | OSError:
+def read_packed(task: Task, tool_rows: dict[str, str]) -> tuple[Reading, bytes] | OSError:
+    """An outcome in a form that crosses a border: the records as Arrow bytes."""
     reading = _read(task, tool_rows)
     if isinstance(reading, OSError):
         return reading
@@ -129,5 +130,6 @@ def _read_packed(task: Task, tool_rows: dict[str, str]) -> tuple[Reading, bytes]
     return reading, buffer.getvalue()
 
 
-def _unpacked(packed: tuple[Reading, bytes] | OSError) -> Outcome:
+def unpacked(packed: tuple[Reading, bytes] | OSError) -> Outcome:
+    """The outcome that `read_packed` packed."""
     return packed if isinstance(packed, OSError) else (packed[0], pl.read_ipc(io.BytesIO(packed[1])))

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "pipeline"))
 
 RUN_STEPS = 200
-CHUNK_STEPS = 500_000
+CHUNK_STEPS = 250_000
 LEAST_OF_SQL = 1.2
 SQL = """
     WITH events AS (
@@ -94,14 +94,14 @@ def by_us(paths: list[Path]) -> tuple[dict[str, float], list[tuple[Any, ...]]]:
     from loopstats.assign import assign
     from loopstats.classify import classify
     from loopstats.config import Settings
-    from loopstats.detect import detect
+    from loopstats.detect import NEEDED, detect
     from loopstats.tables import DELIVERIES, DETECTIONS, SESSIONS, TURNS
 
     detecting = whole = 0.0
     rows: list[tuple[Any, ...]] = []
     for path in paths:
         begun = time.process_time()
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, columns=[*NEEDED, "actor", "outcome"])
         names = frame.select(pl.col("session_id").unique(maintain_order=True))
         lacking = [pl.lit(None, dtype=c.dtype).alias(c.name) for c in SESSIONS.columns if c.name != "session_id"]
         sessions = names.with_columns(lacking).with_columns(pl.lit(False).alias("is_enrolled"))

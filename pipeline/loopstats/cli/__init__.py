@@ -11,6 +11,7 @@ import os
 import sys
 
 from loopstats.cli import (
+    cluster,
     ingest,
     lake,
     live,

@@ -82,6 +82,11 @@ def ingest(
             jobs=jobs,
             progress=progress,
         )
+    finish(answer, summary, settings, paths)
+
+
+def finish(answer: Answer, summary: dict[str, Any], settings: Settings, paths: list[str]) -> None:
+    """Say what an ingest did, on this machine or on a cluster."""
     _say_rejects(summary["rejects"])
     _print_ingest(answer, summary, settings)
     if summary["unbalanced"]:

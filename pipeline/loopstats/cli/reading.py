@@ -206,10 +206,10 @@ def lift(
 
     filters = make_filters(project, model, harness, tool, where)
     readout = query.lift(snapshot, settings, interval, filters, split_names(by), experiment)
-    _finish_lift(answer, readout, interval, settings, all_)
+    finish_lift(answer, readout, interval, settings, all_)
 
 
-def _finish_lift(
+def finish_lift(
     answer: Answer,
     readout: Readout,
     interval: Interval,
@@ -217,6 +217,7 @@ def _finish_lift(
     is_all: bool,
     is_record: bool = False,
 ) -> None:
+    """Print a readout, whoever gathered what it was made of."""
     _print_lift(answer, readout, interval, settings, is_all, is_record)
     if not any(e.headline.treated.n + e.headline.holdout.n + sum(e.pending) for e in readout.estimates):
         raise NothingError("no loops match")
@@ -245,7 +246,7 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
         readout = query.with_quality(readout, given.snapshot())
     if experiment is not None:
         readout = query.only(readout, experiment)
-    _finish_lift(answer, readout, interval, settings, is_all, is_record=True)
+    finish_lift(answer, readout, interval, settings, is_all, is_record=True)
 
 
 def _history(answer: Answer, interval: Interval, experiment: str | None) -> None:
