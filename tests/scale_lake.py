@@ -17,6 +17,7 @@ from loopstats.tables import RECORDS
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "sample"
 EMPTY_BUCKET = 7
+COPIES_A_FILE = 12
 GIANT, LONELY = "giant", "lonely"
 
 
@@ -44,9 +45,10 @@ def fill(root: Path, times: int, *, giant_of: int = 0) -> Lake:
     lonely = first.with_columns(pl.lit(LONELY).alias("session_id"), (pl.col("uid") + "-lonely").alias("uid"))
     lake = Lake(root)
     with lake.write() as writer:
-        for number in range(times):
-            frame = copies(records, number, is_giant=number < giant_of)
-            frame = pl.concat([frame, lonely]) if number == 0 else frame
+        for start in range(0, times, COPIES_A_FILE):
+            numbers = range(start, min(start + COPIES_A_FILE, times))
+            frame = pl.concat([copies(records, number, is_giant=number < giant_of) for number in numbers])
+            frame = pl.concat([frame, lonely]) if start == 0 else frame
             names = frame["session_id"].unique(maintain_order=True).to_list()
             keys = pl.DataFrame({"session_id": names, "bucket": [bucket_of(name) for name in names]})
             parts = frame.join(keys, on="session_id", maintain_order="left").partition_by("bucket", as_dict=True)

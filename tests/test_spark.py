@@ -80,6 +80,13 @@ class Frame:
 ANSWER = pa.schema([("number", pa.int64()), ("answer", pa.binary())])
 
 
+class Conf(dict[str, str]):
+    """Settings of a session."""
+
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
 class Session:
     """What the adapter uses of a SparkSession. `is_twice`: every task runs twice, as after a lost executor."""
 
@@ -93,6 +100,17 @@ class Session:
     def range(self, start: int, end: int, step: int, count: int) -> Frame:
         assert count == end - start, "each task is a partition of its own"
         return Frame(pa.table({"id": pa.array(range(start, end, step), pa.int64())}), self.is_twice)
+
+    @property
+    def conf(self) -> dict[str, str]:
+        return Conf()
+
+    def schema(self, columns: str) -> Session:
+        assert "`session_id` STRING" in columns or "`ts` TIMESTAMP" in columns
+        return self
+
+    def option(self, name: str, value: str) -> Session:
+        return self
 
     def parquet(self, *paths: str) -> Frame:
         return Frame(pa.concat_tables([pl.read_parquet(path, glob=False).to_arrow() for path in paths]))

@@ -39,6 +39,14 @@ WAVE_BYTES = 4 << 30  # of raw logs a job: the records, about a hundredth, come 
 WAVE_FILES = 4096
 TASK_ROWS = 50_000  # records that are worth a task: below, its fixed costs are most of it
 ANSWER = "number long, answer binary"
+SPARK_TYPES = {
+    "String": "STRING",
+    "Int64": "BIGINT",
+    "Float64": "DOUBLE",
+    "Boolean": "BOOLEAN",
+    "Datetime(time_unit='us', time_zone='UTC')": "TIMESTAMP",
+    "List(String)": "ARRAY<STRING>",
+}
 Stage = Callable[[Any], Iterable[Any]]  # a task to its answers; both are pickled
 
 
@@ -103,7 +111,7 @@ class Cluster:
         if self.mode == "worker":
             pieces.extend(self.run_all(piece, paths))
         elif paths:
-            frame = self.session.read.parquet(*[str(path.resolve()) for path in paths]).select(*columns)
+            frame = self._parquet(table, [str(path.resolve()) for path in paths]).select(*columns)
             pieces.extend(_collected(frame.mapInArrow(piece.of_batches, ANSWER)))
         return pl.concat(pieces)
 
@@ -115,6 +123,14 @@ class Cluster:
         rows = self.session.range(0, len(tasks), 1, len(tasks))
         yield from _collected(rows.mapInArrow(Run(stage, packed, _versions()), ANSWER))
 
+    def _parquet(self, table: Table, paths: Sequence[str], *more: str) -> DataFrame:
+        """Files of a table as Spark reads them; with the schema, since of a column that is new it would see nothing."""
+        # The paths are known: without this, Spark lists each of them in a task of its own.
+        self.session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", str(1 << 20))
+        columns = [f"`{name}` {SPARK_TYPES[str(dtype)]}" for name, dtype in table.schema.items()]
+        reader = self.session.read.schema(", ".join([*columns, *more]))
+        return reader.option("basePath", str(Path(paths[0]).parents[1])).parquet(*paths)
+
     def _shuffled(
         self, parts: Parts, batches: Sequence[run.Batch], empty: list[int]
     ) -> Iterator[tuple[DataFile, bytes | None]]:
@@ -125,7 +141,7 @@ class Cluster:
             return
         from pyspark.sql import functions as f
 
-        frame = self.session.read.option("basePath", str(Path(paths[0]).parents[1])).parquet(*paths)
+        frame = self._parquet(RECORDS, paths, "bucket INT")
         shuffled = Shuffled(parts, _versions())
         # As many buckets at once as the largest batch has. A lambda, since Spark counts a `self` among the arguments.
         group = f.floor(f.col("bucket") / max(len(batch.buckets) for batch in batches))
