@@ -312,4 +312,4 @@ def test_a_wrong_python_on_the_executors_is_said(cluster: Cluster, tmp_path: Pat
     _, err = ended(job, code=1)
     assert "the workers' Python is not that of the driver" in err
     assert "set PYSPARK_PYTHON" in err
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert Lake.open(tmp_path / "out").snapshot().files == (), "nothing was committed"
