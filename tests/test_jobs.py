@@ -215,3 +215,23 @@ def test_the_shortcut_past_the_parser_answers_as_the_parser_would(
         assert not cli.ingest.is_answered_unparsed(words), words
     monkeypatch.setenv("LOOPSTATS_LAKE", str(lake))
     assert cli.ingest.is_answered_unparsed(["ingest", str(logs)])
+
+
+def test_files_beside_the_logs_are_looked_at_once(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home holds notes and pictures too; they must not cost the short way. A new format may know them, so then again."""
+    lake = tmp_path / "lake"
+    (logs / "MEMORY.md").write_text("# notes\n")
+    (logs / "other.jsonl").write_text('{"a": 1}\n')
+    count = sum(1 for _ in logs.iterdir())
+    first = run.ingest(Lake(lake), [str(logs)], Settings())
+    assert (first["files_new"], first["files_skipped"], len(first["rejects"])) == (count - 1, 1, 2)
+    told = second_run(lake, logs)
+    assert (told[0], told[-1]) == (f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped", "heavy: []")
+    (logs / "MEMORY.md").write_text("# more notes\n")
+    told = second_run(lake, logs)
+    assert told[0] == f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped" and told[-1] != "heavy: []"
+    assert second_run(lake, logs)[-1] == "heavy: []"
+    monkeypatch.setattr(found, "installed", lambda: [1])
+    monkeypatch.setattr(run, "installed", lambda: [1])
+    again = run.ingest(Lake(lake), [str(logs)], Settings())
+    assert (again["files_same"], again["files_grown"], again["files_skipped"]) == (count - 3, 2, 1)

@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from loopstats.errors import UsageError
 LEDGER = "ledger.sqlite"
 MANIFEST = "manifest.json"
 REPORT = "report"
+NO_LOG = "no_log"  # in the ledger: files that were looked at and hold no log
 SCHEMA_VERSION = 1  # of the ledger and of the tables in `tables.py`
 INT64 = 1 << 63
 ESCAPED = "escaped:"
@@ -146,6 +148,35 @@ def plan(found: Iterable[Found], known: dict[str, dict[str, Any]]) -> tuple[list
     return todo, count_same
 
 
+def parted(found: Iterable[Found], kept: str | None) -> tuple[list[Found], dict[str, list[int]]]:
+    """Files that may hold a log, and by path those that held none and did not change since (`kept`: see `NO_LOG`).
+
+    Whatever was installed in between may know a format that was not known then: all are looked at again.
+    """
+    told: dict[str, Any] = json.loads(kept) if kept else {}
+    before = told.get("files", {}) if is_as_installed(kept) else {}
+    rest: list[Found] = []
+    passed: dict[str, list[int]] = {}
+    for file in found:
+        seen = [file.size_bytes, file.mtime_ns, file.inode]
+        if before.get(file.path) == seen:
+            passed[file.path] = seen
+        else:
+            rest.append(file)
+    return rest, passed
+
+
+def is_as_installed(kept: str | None) -> bool:
+    """Whether the same packages are installed as when the ledger's `NO_LOG` was written."""
+    return kept is not None and bool(json.loads(kept).get("installed") == installed())
+
+
+def installed() -> list[int]:
+    """When a package was last put into or taken out of a folder of installed packages."""
+    folders = {Path(name) for name in sys.path if name.endswith("-packages")}
+    return sorted(folder.stat().st_mtime_ns for folder in folders if folder.is_dir())
+
+
 def nothing_new(root: Path, paths: Sequence[str], digests: dict[str, str]) -> dict[str, Any] | None:
     """The summary of an ingest that would find every file as it was, else None: then the whole way must be gone.
 
@@ -172,7 +203,11 @@ def nothing_new(root: Path, paths: Sequence[str], digests: dict[str, str]) -> di
     if str(generation) != meta.get("generation") or any(meta.get(key) != value for key, value in digests.items()):
         return None
     found, refused = discover(paths)
-    todo, count_same = plan(found, known)
+    try:
+        rest, passed = parted(found, meta.get(NO_LOG))
+    except ValueError:
+        return None
+    todo, count_same = plan(rest, known)
     if todo or report["unbalanced"] or any(f"refused:{name}" not in known for name, _ in refused):
         return None
     present = {file.path for file in found}
@@ -181,4 +216,5 @@ def nothing_new(root: Path, paths: Sequence[str], digests: dict[str, str]) -> di
         return None
     counts = dict.fromkeys(("files_new", "files_grown", "files_gone", "files_skipped", "records"), 0)
     told = {name: int(meta.get(name, 0)) for name in ("turns_priced", "turns_told")}
+    counts["files_skipped"] = len(passed)
     return {**counts, "files_same": count_same, "stale": [], "rejects": [], **report, **told}

@@ -25,7 +25,7 @@ from loopstats.classify import classify
 from loopstats.config import Settings
 from loopstats.detect import detect, enrol
 from loopstats.errors import LakeError, RejectsError, UsageError
-from loopstats.found import REPORT
+from loopstats.found import NO_LOG, REPORT, installed, is_as_installed, parted
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of, damage, scan_files
 from loopstats.tables import (
@@ -199,10 +199,14 @@ def ingest(
     found, refused = reading.discover(paths)
     with lake.write() as writer:
         known = {row["path"]: row for row in writer.sources() if not row["is_superseded"]}
-        todo, count_same = (list(found), 0) if is_full else reading.plan(found, known)
-        state = _Intake(writer, settings, known)
         # Kind, target and class stand in the records: another rule has to read every file anew.
         is_other_rule = writer.meta("rule_digest") not in (None, settings.rule_digest)
+        kept = writer.meta(NO_LOG)
+        rest, passed = (found, {}) if is_full or is_other_rule else parted(found, kept)
+        # A file of no known format is looked at again when another format may have been installed.
+        settled = known if is_as_installed(kept) else {path: row for path, row in known.items() if row["format"]}
+        todo, count_same = (list(found), 0) if is_full else reading.plan(rest, settled)
+        state = _Intake(writer, settings, known, passed)
         if is_other_rule:
             todo, count_same = reading.with_known(found, known), 0
         state.read(todo, is_full or is_other_rule, engine, progress)
@@ -214,12 +218,12 @@ def ingest(
             "files_grown": state.count_grown,
             "files_same": count_same,
             "files_gone": state.count_gone,
-            "files_skipped": state.count_skipped,
+            "files_skipped": len(state.passed),
             "records": state.count_records,
             "stale": sorted(row["source_file"] for row in known.values() if row["is_gone"]) if is_other_rule else [],
         }
         is_settled = writer.meta("derived_digest") == settings.derived_digest
-        if state.is_empty and is_settled:
+        if state.is_empty and is_settled and state.no_log() == kept:
             return summary | _report(writer.snapshot(), state) | _coverage(writer)
         state.flush()
         if max_rejects is not None and (count := state.count_rejected()) > max_rejects:
@@ -328,6 +332,7 @@ def _commit(writer: Writer, state: _Intake, settings: Settings) -> None:
             "derived_digest": settings.derived_digest,
             "rule_digest": settings.rule_digest,
             **_cover(writer.snapshot()),
+            **({NO_LOG: state.no_log()} if state.is_search else {}),
             REPORT: json.dumps(_tables_report(writer.snapshot()), sort_keys=True),
         },
     )
@@ -350,8 +355,9 @@ def new_bytes(file: reading.Found, before: dict[str, Any] | None) -> int:
 def preview(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bool = False) -> list[dict[str, Any]]:
     """What `ingest` would do with each file, without a trace: source_file, state, size_bytes, bytes_to_read.
 
-    `state`: `new`, `grown` (only its new bytes are read), `changed` (read anew), `same`, `gone`, or `refused` (a link,
-    a device, a folder that cannot be read). Whether a file holds a log at all is only known once it is read.
+    `state`: `new`, `grown` (only its new bytes are read), `changed` (read anew), `same`, `skipped` (it held no log),
+    `gone`, or `refused` (a link, a device, a folder that cannot be read). Whether a new file holds a log at all is only
+    known once it is read.
     """
     found, refused = reading.discover(paths)
     sources, meta = lake.peek()
@@ -359,7 +365,8 @@ def preview(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bo
     is_anew = is_full or meta.get("rule_digest") not in (None, settings.rule_digest)
     if is_anew and not is_full:
         found = reading.with_known(found, known)
-    unread = {file.path for file in (found if is_anew else reading.plan(found, known)[0])}
+    rest, passed = (found, {}) if is_anew else parted(found, meta.get(NO_LOG))
+    unread = {file.path for file in (found if is_anew else reading.plan(rest, known)[0])}
     rows: list[dict[str, Any]] = []
 
     def add(name: str, state: str, size_bytes: int | None, count_bytes: int) -> None:
@@ -367,7 +374,9 @@ def preview(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bo
 
     for file in found:
         before = known.get(file.path)
-        if file.path not in unread:
+        if file.path in passed:
+            add(file.source_file, "skipped", file.size_bytes, 0)
+        elif file.path not in unread:
             add(file.source_file, "same", file.size_bytes, 0)
         elif before is None:
             add(file.source_file, "new", file.size_bytes, file.size_bytes)
@@ -388,8 +397,17 @@ def preview(lake: Lake, paths: Sequence[str], settings: Settings, *, is_full: bo
 class _Intake:
     """What one ingest has read so far: ledger rows, rejects, staged records; not true before the commit."""
 
-    def __init__(self, writer: Writer, settings: Settings, known: dict[str, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        settings: Settings,
+        known: dict[str, dict[str, Any]],
+        passed: dict[str, list[int]] | None = None,
+    ) -> None:
+        """`passed`: files that are known to hold no log; None where files are not looked for."""
         self.writer = writer
+        self.is_search = passed is not None
+        self.passed = passed or {}
         self.tool_rows = dict(settings.tool_rows)
         self.rows: dict[int, dict[str, Any]] = {row["source_id"]: row for row in writer.sources()}
         self.known = known
@@ -398,7 +416,7 @@ class _Intake:
         self.rejects: list[tuple[int, int, int, str, str | None]] = []
         self.dirty: set[int] = set()
         self.moved: set[int] = set()
-        self.count_new = self.count_grown = self.count_gone = self.count_skipped = self.count_records = 0
+        self.count_new = self.count_grown = self.count_gone = self.count_records = 0
         self._pending: list[pl.DataFrame] = []
         self._next_id = max(self.rows, default=0) + 1
         self._shown = {row["source_file"]: row["path"] for row in known.values()}
@@ -407,6 +425,10 @@ class _Intake:
     def is_empty(self) -> bool:
         """Nothing was read and nothing is known anew."""
         return not self.changed and not self.rejects
+
+    def no_log(self) -> str:
+        """What the ledger keeps of the files that hold no log."""
+        return json.dumps({"installed": installed(), "files": self.passed}, sort_keys=True)
 
     def read(self, todo: Sequence[reading.Found], is_full: bool, engine: Engine, progress: Progress | None) -> None:
         """Read files. A new source's number is its place among them, so it does not depend on who reads it when."""
@@ -445,7 +467,7 @@ class _Intake:
         if before is not None and before["format"] and not row["format"] and file.size_bytes == 0:
             row["format"] = before["format"]
         if not row["format"] and not result.rejects and not row["count_waiting"]:
-            self.count_skipped += 1
+            self.passed[file.path] = [file.size_bytes, file.mtime_ns, file.inode]
             return
         if (link := self.known.get(f"refused:{source_file}")) is not None:
             self._supersede(link)
