@@ -88,8 +88,8 @@ EXCEPTIONS: dict[str, tuple[str, str]] = {
     f"{_FIXTURES}/antigravity/cli_schema_drift.jsonl": ("", "an agent without a reader"),
     f"{_FIXTURES}/antigravity/cli_small.jsonl": ("", "an agent without a reader"),
     f"{_FIXTURES}/claude/subagent/0a1b2c3d-4e5f-4061-8071-2a3b4c5d6e7f/subagents/agent-a0ad4f44468bdf20d.meta.json": (
-        "",
-        "facts about a subagent, read beside its log",
+        "claude-code-beside",
+        "facts about a subagent beside its log, which holds them too",
     ),
     f"{_FIXTURES}/codex/schema_drift.jsonl": ("", "made up by its author: no record has the shape of a rollout"),
     f"{_FIXTURES}/gemini/schema_drift.json": ("", "the same: a history without messages, sessions or ids"),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from emitting import HOSTILE, Fed, feed, feed_document, head_of
-from loopstats.formats import is_long_id
-from loopstats.formats.claude_code import ClaudeCode, ClaudeCodeArray
+from loopstats.formats import is_long_id, recognise
+from loopstats.formats.claude_code import ClaudeCode, ClaudeCodeArray, ClaudeCodeBeside
 
 SESSION = "5d2c7a10-0000-4000-8000-00000000aaaa"
 CALL = "toolu_01AbCdEfGh23456789JkLm"
@@ -551,3 +551,23 @@ def test_wrong_shapes_never_stop_the_file() -> None:
     assert fed.calls[-1]["call_id"] == "toolu_01LastOne890123456789Last"
     assert {reason for _, reason in fed.rejects} <= {"no_session", "TypeError", "not_an_object"}
     assert len(fed.rejects) < len(shapes) / 2
+
+
+@pytest.mark.parametrize(
+    ("document", "types"),
+    [
+        ({"agentType": "general-purpose", "spawnDepth": 1}, ["agent meta"]),
+        ({"version": 1, "entries": [{"sessionId": "a", "fullPath": "/a.jsonl"}] * 2}, ["sessions index"] * 2),
+        ({"version": 1, "entries": []}, ["sessions index"]),
+    ],
+)
+def test_what_lies_beside_the_logs_carries_nothing(document: Any, types: list[str]) -> None:
+    """A home of the agent must be readable with --strict."""
+    known = recognise(head_of(json.dumps(document)))
+    assert known is not None and known.name == "claude-code-beside"
+    fed = feed_document(ClaudeCodeBeside(), document)
+    assert (fed.calls, fed.nothing) == ([], {types[0]: len(types)})
+
+
+def test_a_document_with_an_agent_type_and_a_session_is_none_of_those() -> None:
+    assert ClaudeCodeBeside().matches(head_of(json.dumps({"agentType": "x", "sessionId": "a"}))) == 0

@@ -229,7 +229,7 @@ def test_files_beside_the_logs_are_looked_at_once(logs: Path, tmp_path: Path, mo
     assert (told[0], told[-1]) == (f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped", "heavy: []")
     (logs / "MEMORY.md").write_text("# more notes\n")
     told = second_run(lake, logs)
-    assert told[0] == f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped" and told[-1] != "heavy: []"
+    assert f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped" in told and told[-1] != "heavy: []"
     assert second_run(lake, logs)[-1] == "heavy: []"
     monkeypatch.setattr(found, "installed", lambda: [1])
     monkeypatch.setattr(run, "installed", lambda: [1])

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from loopstats.answers import ERROR_TAG, verdict
 from loopstats.errors import Reject
 from loopstats.formats import (
+    EXPORT,
     Emit,
     Format,
     Head,
@@ -118,6 +119,37 @@ class ClaudeCodeArray(Format):
     def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
         """The reader of the JSON Lines form."""
         return ClaudeCodeReader(source, state)
+
+
+class ClaudeCodeBeside(Format):
+    """What the agent writes beside its logs: an index of a folder's sessions, and what kind of agent a subagent is."""
+
+    name: ClassVar[str] = "claude-code-beside"
+    unit: ClassVar[str] = "container"
+    rank: ClassVar[int] = EXPORT
+
+    def matches(self, head: Head) -> int:
+        """By the few keys that each of the two has."""
+        document = as_dict(head.document)
+        entries = as_list(document.get("entries"))
+        is_index = bool(entries) and all("sessionId" in as_dict(e) and "fullPath" in as_dict(e) for e in entries)
+        is_kind = isinstance(document.get("agentType"), str) and document.keys().isdisjoint(("sessionId", "type"))
+        return 80 if is_index or is_kind or document.keys() == {"version", "entries"} else 0
+
+    def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
+        """A reader of the whole file."""
+        return _BesideReader(source, state)
+
+
+class _BesideReader(Reader):
+    """Nothing in it is a call, a result or a turn, so that it is counted and left."""
+
+    def read_document(self, document: Any, emit: Emit) -> None:
+        """One record an entry of an index, else one."""
+        entries = as_list(as_dict(document).get("entries"))
+        for number in range(1, max(len(entries), 1) + 1):
+            emit.at(number)
+            emit.nothing("sessions index" if entries or "entries" in as_dict(document) else "agent meta")
 
 
 class ClaudeCodeReader(Reader):
