@@ -130,6 +130,13 @@ def test_logs_without_enrolment_say_that_they_are_an_aa_replay() -> None:
     assert "verdict" not in out and "nightly" not in out and "helps" not in out
 
 
+def test_a_replay_that_is_withheld_says_why_and_compares_nothing() -> None:
+    rows = [row | {"share_bp": None} for row in away(two_arms(56, 70, 48, 80))]
+    out = " ".join(text(checked(rows)).split())
+    assert "drawn after the fact. No result, because" in out and "Loops: 70 treated, 80 holdout." in out
+    assert "can only be chance" not in out.split("Warnings")[0].split("A/A replay of loops")[0]
+
+
 def test_an_experiment_without_any_delivery_is_said_to_be_an_aa_replay() -> None:
     out = " ".join(text(quiet(two_arms(90, 100, 30, 100, is_delivered=None))).split())
     assert "leaves out 0. But no delivery is logged: as far as the logs tell, an A/A replay." in out

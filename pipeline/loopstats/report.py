@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 
-from loopstats.estimate import Comparison, Estimate, LoopRates, Notice, Rate, Readout, Segment, iso
+from loopstats.estimate import WITHHOLDS_ALL, Comparison, Estimate, LoopRates, Notice, Rate, Readout, Segment, iso
 
 MIN_WIDTH = 40
 NAMED_SHOWN = 5
@@ -157,6 +157,9 @@ def _replay_headline(estimate: Estimate) -> str:
     start = "A/A replay: no session in these logs is enrolled in an experiment, the arms are drawn after the fact."
     if compared.treated.n + compared.holdout.n == 0:
         return f"{start} No mature strategy loop was found, so there is nothing to compare."
+    if not set(WITHHOLDS_ALL).isdisjoint(compared.reasons):
+        sizes = f"{compared.treated.n} treated, {compared.holdout.n} holdout"
+        return f"{start} No result, because {_reasons(compared)}. Loops: {sizes}."
     return (
         f"{start} Loops broken in the replayed arms: {compared.treated} and {compared.holdout}; "
         "a difference can only be chance or a broken instrument."
