@@ -15,7 +15,7 @@ from loopstats.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "nightly.md").read_text(encoding="utf-8")
-SCHEMA = json.loads((ROOT / "docs" / "nightly.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "pipeline" / "loopstats" / "schemas" / "nightly.json").read_text(encoding="utf-8"))
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 

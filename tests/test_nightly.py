@@ -27,7 +27,9 @@ from loopstats.store import Lake
 
 ROOT = Path(__file__).resolve().parents[1]
 CODEX = ROOT / "data" / "sample" / "codex"
-SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "nightly.schema.json").read_text()))
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads((ROOT / "pipeline" / "loopstats" / "schemas" / "nightly.json").read_text())
+)
 HOUR_US = 3_600_000_000
 DAY_US = 24 * HOUR_US
 START_US = 1_795_000_000_000_000  # 2026-11-18

@@ -34,7 +34,8 @@ def name_of(body: dict[str, Any]) -> str:
 
 def test_the_files_are_those_that_the_program_gives(answers: Answers) -> None:
     made = {f"{name}.json": make_schemas.text(schema) for name, schema in make_schemas.schemas(answers).items()}
-    found = {path.name: path.read_text(encoding="utf-8") for path in make_schemas.FOLDER.iterdir()}
+    files = [path for path in make_schemas.FOLDER.iterdir() if path.stem not in make_schemas.BY_HAND]
+    found = {path.name: path.read_text(encoding="utf-8") for path in files}
     assert found == made, "python tests/make_schemas.py writes them anew"
 
 

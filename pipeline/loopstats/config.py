@@ -60,6 +60,10 @@ OTHER_VARIABLES = {
     "LOOPSTATS_DEBUG": "1: an error shows where in the program it came from",
     "LOOPSTATS_DISABLE": "1: the live hook does nothing",
     "LOOPSTATS_EXPERIMENT": "the keys of `[hook]` as a JSON object, for one session of an agent",
+    "LOOPSTATS_NIGHTLY_EXIT_CODE": "set for the command of `--on-fail`: how the night ended",
+    "LOOPSTATS_NIGHTLY_GATES": "set for it: the gates that failed, with commas",
+    "LOOPSTATS_NIGHTLY_LOG": "set for it: the log of nights",
+    "LOOPSTATS_NIGHTLY_STARTED": "set for it: when the night began",
 }
 
 

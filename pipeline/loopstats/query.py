@@ -37,7 +37,6 @@ _TIMES = ("detected_at", "last_at", "as_of", "ts")
 # What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
 _DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
 _LOCKS = (
-    "SET enable_progress_bar = false",  # DuckDB would draw it on stdout, into the data
     "SET enable_external_access = false",
     "SET python_enable_replacements = false",
     "SET TimeZone = 'UTC'",
@@ -97,7 +96,7 @@ def open_snapshot(snapshot: Snapshot, as_of_us: int) -> duckdb.DuckDBPyConnectio
 
 def open_tables(sources: Mapping[str, Any], as_of_us: int) -> duckdb.DuckDBPyConnection:
     """As `open_snapshot`, over Arrow tables or datasets by name; a table that is not given is empty."""
-    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection = _connect()
     moment = f"TIMESTAMPTZ '{iso(as_of_us)}'"
     connection.execute(f"CREATE VIEW reading AS SELECT {moment} AS as_of")
     for table in TABLES.values():
@@ -121,6 +120,17 @@ def _loops_as_of(moment: str) -> str:
         f"SELECT * REPLACE (CASE WHEN {is_pending} THEN 'pending' ELSE outcome END AS outcome, {hidden}) "
         f"FROM loops WHERE detected_at IS NULL OR detected_at <= {moment}"
     )
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    """An empty database that is silent from its first query on.
+
+    Where `__main__` is no file (`python -c`, a notebook) the client of DuckDB turns a progress bar on after it has read
+    the configuration, and draws it on stdout, into the data.
+    """
+    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def _lock(connection: duckdb.DuckDBPyConnection) -> None:
@@ -310,7 +320,7 @@ def choose(frame: pl.DataFrame, interval: Interval, filters: Filters, time_colum
     conditions, parameters = _conditions(interval, filters, time_column)
     if not conditions:
         return frame
-    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection = _connect()
     connection.register("rows", frame.with_row_index("row_").to_arrow())
     _lock(connection)
     kept = run(connection, f"SELECT row_ FROM rows {_where(conditions)}ORDER BY row_", parameters)["row_"]
@@ -399,7 +409,7 @@ def early_filter(frame: pl.DataFrame, interval: Interval, filters: Filters) -> p
     if not conditions:
         return None
     early = [name for name in LOOPS.names if _is_early(name)]
-    connection = duckdb.connect(":memory:", config=dict(_START))
+    connection = _connect()
     connection.register("early_loops", frame.select(early).to_arrow())
     _lock(connection)
     key = ", ".join(LOOPS.key)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from loopstats.spark import Cluster
 
 spark_app = typer.Typer(
-    help="The same on a Spark cluster; needs pip install 'loopstats[spark]'.",
+    help="The same stages on a Spark cluster.\n\nNeeds pip install 'loopstats[spark]'.",
     no_args_is_help=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -43,7 +43,10 @@ Mode = Annotated[
         "--mode", metavar="worker|spark", help="Who reads Parquet: the workers themselves, or Spark with a shuffle."
     ),
 ]
-Master = Annotated[str | None, typer.Option("--master", metavar="URL", help="spark://HOST:7077, local[2] …")]
+Master = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Where Spark is: spark://HOST:7077, or local[2] for this machine."),
+]
 Remote = Annotated[str | None, typer.Option("--remote", metavar="URL", help="A Spark Connect server, sc://HOST.")]
 Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="Spark setting (repeatable).")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Lake to write; default that of --lake.")]
@@ -60,7 +63,10 @@ def spark_ingest(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Read new and grown log files on the workers, and make all tables there."""
+    """Read new and grown log files on the workers.
+
+    All tables are made there too.
+    """
     given: Globals = context.obj
     if not paths:
         raise UsageError("spark ingest: name at least one file or folder that driver and workers see alike")
@@ -89,7 +95,10 @@ def spark_detect(
     conf: Conf = None,
     json: Json = False,
 ) -> None:
-    """Make every table of the lake anew from its records, from steps to loops with arm and outcome."""
+    """Make every table of the lake anew from its records.
+
+    From steps to loops with their arm and outcome.
+    """
     given: Globals = context.obj
     given.snapshot()
     from loopstats import run
@@ -119,7 +128,10 @@ def spark_lift(
     remote: Remote = None,
     conf: Conf = None,
 ) -> None:
-    """Compare the arms: what `loopstats lift` prints, from rows and counts that the cluster gathered."""
+    """Compare the break rates of the arms, as `loopstats lift`.
+
+    The rows and counts are gathered by the cluster.
+    """
     answer = make_answer(context, format_, json, out)
     interval = make_interval(context, since, until, as_of)
     given: Globals = context.obj

@@ -26,7 +26,7 @@ TABLE_COLUMNS = ("name", "count_rows", "size_bytes", "count_files", "most_files_
 CHECK_COLUMNS = ("check", "state", "where", "detail", "mend")
 
 lake_app = typer.Typer(
-    help="Care of the lake: look into it, prove that it is whole, make its files few, make its tables anew.",
+    help="Take care of the lake.\n\nLook into it, prove that it is whole, make its files few, make its tables anew.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,7 +36,10 @@ app.add_typer(lake_app, name="lake")
 
 @lake_app.command()
 def info(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Say what is in the lake: generation, versions, sources, events, and each table's rows, bytes and files."""
+    """Say what is in the lake.
+
+    Generation, versions, sources, first and last event, and each table's rows, bytes and files.
+    """
     answer = make_answer(context, format_, json, output)
     from loopstats import care
     from loopstats.doctor import MANY_FILES
@@ -58,7 +61,10 @@ def info(context: typer.Context, format_: Format = None, json: Json = False, out
 
 @lake_app.command()
 def verify(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Compare every byte with the ledger, and ledger, manifest and tables with each other; exit 5 where one differs."""
+    """Prove that the lake is whole.
+
+    Every byte is compared with the ledger, and ledger, manifest and tables with each other.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
@@ -76,7 +82,10 @@ def verify(context: typer.Context, format_: Format = None, json: Json = False, o
 
 @lake_app.command()
 def compact(context: typer.Context, format_: Format = None, json: Json = False, output: Output = None) -> None:
-    """Make one file of the many that a table has in a bucket; readers are not disturbed."""
+    """Make few files of many.
+
+    One for each table and bucket; readers are not disturbed.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 
@@ -103,7 +112,10 @@ def rebuild(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Make every derived table anew of what was read; what was read of logs that are gone stays."""
+    """Make every derived table anew of what was read.
+
+    What was read of logs that are gone stays.
+    """
     answer = make_answer(context, format_, json, output)
     import polars as pl
 

@@ -33,11 +33,13 @@ class Entry(NamedTuple):
 
 _READS = {3: "nothing matched; a data format is written all the same, without rows"}
 
+_CLUSTER = {75: "another writer holds the lake; nothing was written"}
+
 ENTRIES: dict[str, Entry] = {
     "ingest": Entry(
-        ("loopstats ingest ~/.claude/projects ~/.codex", "loopstats ingest --dry-run ~/.claude/projects"),
+        ("loopstats ingest", "loopstats ingest ~/.claude/projects ~/.codex", "loopstats ingest --dry-run"),
         {
-            3: "no log file there",
+            3: "no log file there, or no path was named and no agent's home was found",
             4: "more rejects than --max-rejects or --strict allow; nothing was written",
             75: "another writer holds the lake; nothing was written",
         },
@@ -62,6 +64,58 @@ ENTRIES: dict[str, Entry] = {
     "loops": Entry(
         ("loopstats loops --since 7d", "loopstats loops --tool Bash --where 'count_events >= 4' -f csv"), _READS
     ),
+    "explain": Entry(
+        (
+            "loopstats explain f60634a1",
+            "loopstats explain f60634a1 --raw",
+            "loopstats explain f60634a1 -f md -o loop.md",
+        ),
+        {3: "no loop has an id that begins so"},
+    ),
+    "report": Entry(
+        ("loopstats report", "loopstats report --since 7d --title 'Last week' -o week.html"),
+        {3: "no step matches; the page is written all the same and says so"},
+    ),
+    "nightly": Entry(
+        (
+            "loopstats nightly --as-of 2026-11-20",
+            "loopstats nightly --as-of 2026-11-20 --max-rejects 100 --report night.html",
+        ),
+        {
+            3: "no path was named and no agent's home was found",
+            4: "more rejects than --max-rejects; nothing was written",
+            5: "another gate failed, or the lake is damaged",
+            75: "another night is running, or something else writes the lake",
+        },
+    ),
+    "schedule": Entry(
+        (
+            "loopstats schedule --status",
+            "loopstats schedule --print cron --at 03:30",
+            "loopstats schedule --print systemd",
+            "loopstats schedule --install systemd --dry-run -- --max-rejects 100",
+            "loopstats schedule --uninstall systemd --dry-run",
+        ),
+        {2: "also what would fail every night: an unknown option, a path that is not whole, no such command"},
+    ),
+    "lake": Entry(("loopstats lake info", "loopstats lake verify")),
+    "lake info": Entry(("loopstats lake info", "loopstats lake info --json")),
+    "lake verify": Entry(
+        ("loopstats lake verify", "loopstats lake verify --json"), {5: "something differs; each fault names its mend"}
+    ),
+    "lake compact": Entry(("loopstats lake compact",), {75: "another writer holds the lake; nothing was written"}),
+    "lake rebuild": Entry(
+        ("loopstats lake rebuild", "loopstats lake rebuild --from-sources"),
+        {
+            5: "records were damaged and their logs are gone, so lines are lost",
+            75: "another writer holds the lake; nothing was written",
+        },
+    ),
+    "spark": Entry(("loopstats spark job", "loopstats spark lift --master 'local[2]'")),
+    "spark ingest": Entry(("loopstats spark ingest --master 'local[2]' ~/.claude/projects",), _CLUSTER),
+    "spark detect": Entry(("loopstats spark detect --master 'local[2]' --out ~/other-lake",), _CLUSTER),
+    "spark lift": Entry(("loopstats spark lift --master 'local[2]' --since 7d",), {3: "no loop matches"}),
+    "spark job": Entry(("loopstats spark job",)),
     "tools": Entry(("loopstats tools", "loopstats tools --harness claude-code -f md"), _READS),
     "sql": Entry(
         (

@@ -80,9 +80,9 @@ def nightly(
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Processes that read.")] = None,
     json: Json = False,
 ) -> None:
-    """Do a night: ingest, audits, the lift's record, a report, gates; one JSON line to the log.
+    """Do everything that a night needs, and hold gates against it.
 
-    Exit codes: 0 all gates passed, 4 too many rejects, 5 a gate failed, 74 I/O error, 75 another night is running.
+    Ingest, audits, the lift's record, a report if one is asked for; one JSON line goes to the log.
     """
     given: Globals = context.obj
     from loopstats import journal
@@ -166,9 +166,9 @@ def schedule(
     format_: Format = None,
     json: Json = False,
 ) -> None:
-    """Start `nightly` every night by cron or by a systemd user timer; nothing is started now.
+    """Let cron or a systemd user timer start `nightly`.
 
-    Example: loopstats schedule --install cron --at 03:30 -- --max-rejects 100 --on-fail "mail -s loopstats me"
+    Nothing is started now. What else stands in the crontab stays as it is.
     """
     if [print_, install, uninstall, status].count(True) != 1:
         raise UsageError("schedule: give one of --print, --install, --uninstall and --status")

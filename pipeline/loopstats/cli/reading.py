@@ -329,7 +329,10 @@ def explain(
     json: Json = False,
     output: Output = None,
 ) -> None:
-    """Tell one loop from its first event to its outcome: why it fired, its arm, its delivery, what ended it."""
+    """Tell one loop from its first event to its outcome.
+
+    Why it fired, its arm, what was delivered, and what ended it; every event with its file and line.
+    """
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, None, None, as_of)
     snapshot = answer.context.snapshot()
@@ -674,7 +677,10 @@ def report_(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Where the page goes; - is stdout.")
     ] = Path("loopstats-report.html"),
 ) -> None:
-    """Write everything as one HTML file that needs no network: lift, charts, checks and method."""
+    """Write everything as one HTML file that needs no network.
+
+    The lift with its charts, the loops, the checks, and how it was measured.
+    """
     interval = make_interval(context, since, until, as_of)
     given: Globals = context.obj
     snapshot = given.snapshot()
