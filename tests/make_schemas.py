@@ -112,7 +112,9 @@ def _schema(name: str, told: list[Told]) -> dict[str, Any]:
     frames = [frame for one in told for frame, _, _ in one.frames[:1]]
     schema = _inferred([body | ({"rows": []} if frames else {}) for body in bodies])
     schema["properties"]["schema"] = {"const": bodies[0]["schema"]}
-    schema["properties"] |= {key: ENVELOPE[key] for key in ENVELOPE if key != "interval" or frames}
+    schema["properties"] |= {
+        key: ENVELOPE[key] for key in ENVELOPE if key != "interval" or frames or not schema["properties"][key]
+    }
     if schema["properties"]["warnings"]["items"] == {}:
         schema["properties"]["warnings"]["items"] = {"type": "string"}
     if name in FREE:

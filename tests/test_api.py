@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -230,3 +231,32 @@ def test_the_sdist_holds_what_a_reader_needs(tmp_path: Path) -> None:
     assert {name for name in held if name.startswith("notebooks/")} == {
         n for n in tracked if n.startswith("notebooks/")
     }
+
+
+def test_settings_are_those_of_the_commands(
+    sample_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A project's file, then the environment over it; what the program lists as settings is what `open` took."""
+    for name in [name for name in os.environ if name.startswith("LOOPSTATS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    shutil.copytree(sample_lake, tmp_path / "mine")
+    (tmp_path / "loopstats.toml").write_text('lake = "mine"\nmaturity_hours = 48\ntz = "Asia/Tokyo"\n')
+    opened = loopstats.open()
+    assert opened.path == tmp_path / "mine"
+    assert opened.settings.maturity_us == 48 * 3_600_000_000
+    assert opened.loops(since="2026-11-19").height != loopstats.open(tz="UTC").loops(since="2026-11-19").height
+    monkeypatch.setenv("LOOPSTATS_MATURITY_HOURS", "12")
+    monkeypatch.setenv("LOOPSTATS_LAKE", str(sample_lake))
+    monkeypatch.setenv("LOOPSTATS_EXPERIMENT", '{"experiment": "b", "salt": "s", "n_star": 300}')
+    opened = loopstats.open()
+    assert opened.path == sample_lake and opened.settings.maturity_us == 12 * 3_600_000_000
+    assert opened.settings.experiments["b"].n_star == 300
+    assert run_command(["config", "--json"]) == 0
+    told = {row["key"]: row["value"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert (told["lake"], told["maturity_hours"], told["tz"]) == (str(sample_lake), "12.0", "Asia/Tokyo")
+    monkeypatch.setenv("LOOPSTATS_TZ", "Nowhere/Land")
+    with pytest.raises(UsageError):
+        loopstats.open().loops(since="2026-11-19")

@@ -176,6 +176,26 @@ def test_what_is_the_users_own_is_refused_in_a_project(key: config.Key, tmp_path
     assert show()[0] == 0
 
 
+def test_what_reaches_beyond_a_project_is_the_users_own() -> None:
+    """Where the live side writes, and what a night runs or writes: never by a file that came with a checkout."""
+    assert {key.name for key in config.KEYS if key.is_own} == {
+        *(f"hook.{name}" for name in ("spool", "texts", "fsync")),
+        *(f"nightly.{name}" for name in ("report", "log", "on_fail")),
+    }
+
+
+def test_paths_are_seen_from_the_folder_of_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    (tmp_path / "deep").mkdir()
+    text = (
+        '[ingest]\npaths = ["logs", "~/more", "/srv/x"]\nhomes = false\n[nightly]\nreport = "r.html"\nruns_days = 1\n'
+    )
+    settings = config.load(write(tmp_path / "deep" / "c.toml", text))
+    assert settings.paths == (str(tmp_path / "deep" / "logs"), str(tmp_path / "me" / "more"), "/srv/x")
+    assert settings.has_homes is False
+    assert settings.nightly == config.Nightly(report=str(tmp_path / "deep" / "r.html"), runs_days=1)
+
+
 def test_a_salt_is_never_shown(tmp_path: Path, show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "repository" / "loopstats.toml", '[experiment.a]\nsalt = "peppercorn"\n')
     monkeypatch.setenv("LOOPSTATS_EXPERIMENT", '{"experiment": "b", "salt": "peppermint", "share_bp": 7000}')
@@ -214,6 +234,14 @@ BAD: list[tuple[bytes, str]] = [
     (b"[hook]\nn_star = 1.5\n", ":2: hook.n_star: a whole number from 10 on is needed, not 1.5"),
     (b"[prices.m]\ninput = 1\n", ":1: prices.m.output: missing"),
     (b'color = "pink"\n', ":1: color: one of auto, always, never is needed"),
+    (b'[ingest]\npaths = "logs"\n', ":2: ingest.paths: a list of files and folders is needed, not 'logs'"),
+    (b'[ingest]\npaths = [""]\n', ":2: ingest.paths: a list of files and folders is needed"),
+    (b'[ingest]\npath = ["logs"]\n', ":2: ingest.path: unknown key; did you mean ingest.paths?"),
+    (b"[ingest]\nhomes = 1\n", ":2: ingest.homes: true or false is needed, not 1"),
+    (b"[nightly]\nmax_rejects = -1\n", ":2: nightly.max_rejects: a whole number from 0 on is needed, not -1"),
+    (b"[nightly]\nstale_days = true\n", ":2: nightly.stale_days: a number of days from 0 (off) to 3650 is needed"),
+    (b"[nightly]\nruns_days = 4000\n", ":2: nightly.runs_days: a number of days"),
+    (b'[nightly]\non-fail = "x"\n', ":2: nightly.on-fail: unknown key; did you mean nightly.on_fail?"),
     (b"a = \n", "not valid TOML (Invalid value (at line 1, column 5))"),
     (b"a = 1\na = 2\n", "not valid TOML"),
     (b"ok = 1\n\xff\n", ":2: not UTF-8"),

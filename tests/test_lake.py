@@ -332,15 +332,15 @@ def test_info_says_what_is_there(folder: Path, capsys: pytest.CaptureFixture[str
 def test_doctor_says_when_files_are_many(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["--lake", "lake", "ingest", "logs"]) == OK
     found = {row["check"]: row for row in call(capsys, "doctor")[1]["rows"]}
-    assert found["files of the lake"]["state"] == "ok"
+    assert found["files a bucket"]["state"] == "ok"
     with Lake(Path("lake")).write() as writer:
         frame = writer.snapshot().scan("records").collect()
         for _ in range(20):
             writer.append(store.RECORDS, 0, frame[:1])
         writer.commit([], [], [], {})
     found = {row["check"]: row for row in call(capsys, "doctor")[1]["rows"]}
-    assert found["files of the lake"]["state"] == "look"
-    assert "lake compact" in found["files of the lake"]["detail"]
+    assert found["files a bucket"]["state"] == "look"
+    assert "lake compact" in found["files a bucket"]["advice"]
 
 
 # --- schemas ----------------------------------------------------------------------------------------------------------
@@ -364,7 +364,9 @@ def test_a_lake_of_a_newer_schema_is_refused(
     newer()
     before = {path: path.read_bytes() for path in Path("lake").rglob("*") if path.is_file()}
     assert run_command(["--lake", "lake", *command]) == FINDING
-    assert "upgrade loopstats" in capsys.readouterr().err
+    # `doctor` goes on to its other checks: to it a lake that it cannot read is a finding like any other.
+    told = capsys.readouterr()
+    assert "upgrade loopstats" in (told.out if command == ["doctor"] else told.err)
     assert {path: path.read_bytes() for path in Path("lake").rglob("*") if path.is_file()} == before
 
 

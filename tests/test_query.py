@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -362,3 +364,25 @@ def test_relations_say_what_they_answer() -> None:
 def test_the_clock_of_the_reading_is_the_as_of(connection: duckdb.DuckDBPyConnection) -> None:
     assert query.run(connection, "SELECT as_of FROM reading").item() == hour(48)
     assert when.iso(AS_OF) == "2026-03-04T00:00:00Z"
+
+
+def test_stdout_holds_the_data_alone_where_main_is_no_file() -> None:
+    """In `python -c` and in notebooks DuckDB would draw a progress bar into the data; here it would at once."""
+    code = """
+import duckdb
+from loopstats import query
+connect = duckdb.connect
+def impatient(*args, **more):
+    connection = connect(*args, **more)
+    connection.execute("SET progress_bar_time = 1")  # which also turns it on
+    return connection
+duckdb.connect = impatient
+long = "SELECT sum(hash(a.range * b.range) % 7) AS n FROM range(30000) a, range(3000) b"
+query._loops_as_of = lambda moment, asked=query._loops_as_of: f"{asked(moment)} AND 0 < ({long})"
+opened = query.open_tables({}, 0)
+query.run(opened, long)
+query.choose(query.run(opened, "SELECT 1 AS a"), query.Interval(0, None, None, "UTC"), query.Filters(where=f"0 < ({long})"), "")
+print("data")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("data\n", 0), done.stderr

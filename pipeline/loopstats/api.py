@@ -58,22 +58,24 @@ def open(
     *,
     create: bool = False,
     as_of: When = None,
-    tz: str = "UTC",
+    tz: str | None = None,
     config_file: str | os.PathLike[str] | None = None,
 ) -> OpenLake:
-    """The lake at `path`; without one, where the commands look: LOOPSTATS_LAKE, else the user's data folder.
+    """The lake at `path`; without one the lake of the commands. Settings are theirs too, environment included.
 
     `create`: it need not be there yet, `ingest` makes it. `as_of` stands for every method that is not told another,
-    else it is now; `tz` is the zone of dates. `config_file` is one more configuration, over the others.
+    else it is now; `tz` is the zone of dates, else that of the settings. `config_file` is one more configuration, over
+    the others.
     UsageError where there is no lake, or a setting is wrong.
     """
     import platformdirs
 
-    named = path or os.environ.get("LOOPSTATS_LAKE")
-    root = Path(named) if named else Path(platformdirs.user_data_path("loopstats")) / "lake"
     user_file = Path(platformdirs.user_config_path("loopstats")) / "loopstats.toml"
-    settings = config.load(Path(config_file) if config_file else None, user_file, Path.cwd())
-    opened = OpenLake(root, settings, _text(as_of), tz)
+    more = config_file or os.environ.get("LOOPSTATS_CONFIG")
+    given = config.gather(Path(more) if more else None, user_file, Path.cwd(), os.environ)
+    named = path or given.get("lake")
+    root = Path(named) if named else Path(platformdirs.user_data_path("loopstats")) / "lake"
+    opened = OpenLake(root, given.settings(), _text(as_of), tz or str(given.get("tz")))
     if not create:
         opened.refresh()
     return opened
