@@ -79,7 +79,7 @@ class Home:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         shutil.copytree(SAMPLE / "claude-code", folder / ".claude" / "projects")
-        shutil.copytree(SAMPLE / "codex", folder / ".codex")
+        shutil.copytree(SAMPLE / "codex", folder / ".codex" / "sessions")
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
