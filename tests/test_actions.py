@@ -428,7 +428,7 @@ def test_user_rows_classify_only_what_would_be_other() -> None:
         ("pytest; exit $?", "pytest", False, False),
         ("cd x && pytest && echo ok", "echo", False, False),
         ("grep -c x a.py", "grep", False, False),
-        ("/usr/bin/GREP x", "grep", False, False),
+        ("/usr/bin/GREP x", "GREP", False, False),
         ("find . | head", "head", True, True),
         ("bash -lc 'pytest | tail'", "tail", True, True),
     ],

@@ -1,7 +1,7 @@
 """Every file that the program writes is for its owner alone, whatever the umask it is started under.
 
-The commands are run as processes of their own; what they wrote is found by walking their folders, so that a new file
-is seen without being named here.
+The hook is run as a process of its own, the commands in this one under its umask; what they wrote is
+found by walking their folders, so that a new file is seen without being named here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from loopstats import cli
 
 PAYLOAD = {
     "session_id": "s1", "hook_event_name": "PostToolUseFailure", "tool_name": "Bash", "tool_use_id": "t1", "cwd": "/x",
@@ -36,8 +39,27 @@ def run(umask: int, home: Path, *arguments: str, stdin: str = "", **env: str) ->
     )
 
 
+@pytest.fixture(autouse=True)
+def kept_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
+def within(umask: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process as one that was started under the umask, in a home of its own."""
+    monkeypatch.chdir(home)
+    for name, folder in (("HOME", ""), ("XDG_DATA_HOME", "/data"), ("XDG_CONFIG_HOME", "/config")):
+        monkeypatch.setenv(name, f"{home}{folder}")
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "argv", [str(Path(sys.executable).with_name("loopstats"))])
+    os.umask(umask)
+
+
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_no_file_is_readable_by_others(umask: int, tmp_path: Path) -> None:
+def test_no_file_is_readable_by_others(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
     logs = tmp_path / "logs"
@@ -45,21 +67,32 @@ def test_no_file_is_readable_by_others(umask: int, tmp_path: Path) -> None:
     line = {"v": 1, "type": "step", "session": "s", "id": "a", "tool": "Edit", "outcome": "failure", "message": "boom"}
     (logs / "a.jsonl").write_text(json.dumps(line) + "\n{torn\n", encoding="utf-8")
     lake = ["--lake", str(home / "lake")]
-    assert run(umask, home, *lake, "ingest", str(logs)).returncode == 0
-    assert run(umask, home, *lake, "lift", "--record", "--as-of", "2026-01-01").returncode in (0, 3)
-    for name in ("csv", "parquet"):
-        done = run(umask, home, *lake, "tools", "-f", name, "-o", f"tools.{name}")
-        assert done.returncode == 0, done.stderr
-    run(umask, home, *lake, "report", "-o", "report.html")
-    run(umask, home, *lake, "doctor")
-    for agent in ("claude-code", "codex"):
-        assert run(umask, home, "hook", "install", "--agent", agent).returncode == 0
-    run(umask, home, "hook", "run", stdin=json.dumps(PAYLOAD), LOOPSTATS_EXPERIMENT=TERMS)
-    run(umask, home, "hook", "run", stdin="{broken", LOOPSTATS_EXPERIMENT=TERMS)
-    assert run(umask, home, *lake, "ingest", f"{home}/data/loopstats/spool").returncode == 0
+    asked = [
+        ["ingest", str(logs)],
+        ["lift", "--record"],
+        *(["tools", "-f", name, "-o", f"tools.{name}"] for name in ("csv", "parquet", "json", "jsonl", "md", "table")),
+        ["report", "-o", "report.html"],
+        ["nightly", str(logs), "--log", f"{home}/nightly.jsonl", "--report", f"{home}/night.html"],
+        ["nightly", str(logs)],
+        ["lake", "compact"],
+        ["lake", "rebuild"],
+        ["schedule", "--install", "systemd"],
+        ["hook", "install", "--agent", "claude-code"],
+        ["hook", "install", "--agent", "codex"],
+    ]
+    within(umask, home, monkeypatch)
+    for arguments in asked:
+        assert cli.run_command(["-q", *lake, *arguments]) in (0, 3, 5), arguments
+    for stdin in (json.dumps(PAYLOAD), "{broken"):
+        assert run(umask, home, "hook", "run", stdin=stdin, LOOPSTATS_EXPERIMENT=TERMS).returncode == 0
+    assert cli.run_command(["-q", *lake, "ingest", f"{home}/data/loopstats/spool"]) == 0
+    os.umask(0o077)
     paths = [path for path in home.rglob("*") if path.is_file()]
     kinds = {path.name for path in paths}
-    assert {"ledger.sqlite", "manifest.json", "_lock", "tools.csv", "settings.json"} <= kinds
+    assert {"ledger.sqlite", "manifest.json", "_lock", "tools.csv", "settings.json", "hooks.json"} <= kinds
+    assert {"report.html", "night.html", "nightly.jsonl", "tools.md", "tools.parquet"} <= kinds
+    assert sum(path.name == "nightly.jsonl" for path in paths) == 2
+    assert any(path.suffix == ".timer" for path in paths)
     assert any("spool" in str(path) for path in paths)
     assert sum(path.suffix == ".parquet" for path in paths) > 5
     open_to_others = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -18,11 +19,14 @@ from typing import Any
 import polars as pl
 import pytest
 
-from emitting import Fed
+from emitting import Fed, feed
 from harvest import Input, fed, inputs, leaves, replaced
-from hostile import run
+from hostile import native_log, run
 from lines import ingest, tables_of
+from loopstats import cli, hook
 from loopstats.formats import kept_state
+from loopstats.formats.codex import Codex
+from loopstats.tables import TABLES
 
 # By what METHOD 14 calls secret-shaped. What stands in braces is the canary that is searched for.
 SECRETS = {
@@ -163,23 +167,48 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake of files of every format in which every text was planted that does not change what the record is."""
     folder = tmp_path_factory.mktemp("canaries")
     (folder / "logs").mkdir()
-    number = 0
+    number, seen = 0, set()
     for index, one in enumerate(ALL):
         value = one.value
         before = fed(one, value)
         for way, text in leaves(one.value):
+            shape = (one.fmt.name, *("*" if isinstance(part, int) else part for part in way))
+            if shape in seen:
+                continue
             kind = KNOWN[number % len(KNOWN)]
             number += 1
             planted = replaced(value, way, f"{text} {SECRETS[kind].format(core(number))}")
             if same(before, fed(one, planted)):
                 value = planted
+                seen.add(shape)
         data = "\n".join(map(json.dumps, value)) + "\n" if one.is_lines else json.dumps(value)
         torn = f'{{"torn": "{SECRETS["github"].format(core(index))} {WORD}\n' if one.is_lines else ""
         (folder / "logs" / f"{index:03d}.{'jsonl' if one.is_lines else 'json'}").write_text(
             data + torn, encoding="utf-8"
         )
+    keys = [SECRETS[kind].format(core(90_000 + number)) for number, kind in enumerate(KNOWN)]
+    (folder / "logs" / "native.jsonl").write_bytes(native_log(keys))
+    for session, kinds in (("known keys", KNOWN), ("other keys", tuple(SECRETS))):
+        log = looping(session, [SECRETS[kind].format(core(91_000 + n)) for n, kind in enumerate(kinds)])
+        (folder / "logs" / f"{session}.jsonl").write_text(log, encoding="utf-8")
     ingest(folder / "lake", folder / "logs")
     return folder
+
+
+def looping(session: str, secrets: list[str]) -> str:
+    """A transcript with a loop: calls that all fail alike, a secret in the command, the target and what was said."""
+    lines: list[dict[str, Any]] = []
+    for step, secret in enumerate(secrets):
+        common = {"sessionId": session, "timestamp": f"2026-02-03T10:00:{step:02d}.000Z", "cwd": "/x"}
+        block: dict[str, Any] = {"type": "tool_use", "id": f"toolu_{session[:5]}{step:012d}", "name": "Edit"}
+        block["input"] = {"file_path": f"/x/{step}/{secret}", "old_string": secret, "new_string": f"x {secret}"}
+        message: dict[str, Any] = {"id": f"m{step}", "role": "assistant", "model": "m", "content": [block]}
+        lines.append(common | {"type": "assistant", "uuid": f"{session}a{step}", "message": message})
+        said = f"Error: string not found\nand {secret}"
+        result = {"type": "tool_result", "tool_use_id": block["id"], "is_error": True, "content": said}
+        message = {"role": "user", "content": [result]}
+        lines.append(common | {"type": "user", "uuid": f"{session}u{step}", "message": message})
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 CANARY = "Q7X9ZK4W8V3"
@@ -202,26 +231,137 @@ def test_no_byte_of_the_lake_holds_a_secret(place: Path) -> None:
     assert tables["sources"].filter(pl.col("format") != "")["format"].n_unique() > 15
 
 
-def test_no_command_says_a_secret(place: Path, tmp_path: Path) -> None:
-    lake = ["--lake", str(place / "lake")]
-    said = b""
-    for arguments in (
-        ["ingest", str(place / "logs"), "--full", "-v"],
-        ["ingest", str(place / "logs"), "--dry-run"],
-        ["loops", "-f", "json"],
-        ["runs", "-f", "json"],
-        ["tools", "-f", "csv"],
-        ["doctor"],
+def test_a_program_that_is_named_like_a_key_is_masked_and_its_exit_code_still_means_what_it_means() -> None:
+    def rows(command: list[str], exit_code: int) -> tuple[str, str]:
+        action = {"type": "exec", "command": command}
+        call = {"type": "local_shell_call", "call_id": "c" * 24, "action": action}
+        result = {"type": "function_call_output", "call_id": "c" * 24}
+        output = json.dumps({"output": "", "metadata": {"exit_code": exit_code}})
+        records = [{"type": "session_meta", "payload": {"id": "s"}}, {"type": "response_item", "payload": call}]
+        found = feed(Codex(), [*records, {"type": "response_item", "payload": result | {"output": output}}])
+        return found.calls[0]["program"], found.outcomes()[0][1]
+
+    assert rows([f"pytest {SECRETS['github'].format(core(1))}"], 1) == ("pytest <secret>", "failure")
+    assert rows([f"./{SECRETS['aws'].format(core(2))}"], 1) == ("<secret>", "failure")
+    assert rows(["GREP", "x", "a.py"], 1) == ("grep", "success")
+
+
+def test_no_command_says_a_secret(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOOPSTATS_DEBUG", "1")
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    logs = str(place / "logs")
+    loops = tables_of(place / "lake")["loops"].unique("session_id", keep="first").select("session_id", "loop_id")
+    assert {"known keys", "other keys"} < set(loops["session_id"])
+    explained = [[loop, *raw] for loop in sorted(loops["loop_id"]) for raw in ([], ["--raw"])]
+    commands = [
+        ["ingest", logs, "--full"],
+        ["ingest", logs, "--dry-run"],
+        *(["explain", *arguments, "-f", name] for arguments in explained for name in ("table", "json")),
+        ["nightly", logs, "--json", "--log", "nightly.jsonl", "--report", "night.html"],
+        ["lift", "--record"],
+        ["lift", "--all", "--by", "tool,project", "-f", "json"],
         ["report", "-o", "report.html"],
-        ["sql", "select * from steps", "-f", "json"],
+        ["audit", "--all", "-f", "json"],
+        ["drift", "--all", "-f", "json"],
+        ["waste", "--by", "tool,project", "-f", "json"],
+        ["ladder", "careful", "--faults"],
+        ["lake", "info"],
+        ["lake", "verify"],
+        ["config"],
+        ["doctor"],
         ["sql", "select * from nowhere"],
-    ):
-        done = run(*lake, *arguments, env={"HOME": str(tmp_path), "LOOPSTATS_DEBUG": "1"}, cwd=tmp_path)
-        said += done.stdout + done.stderr
-    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert len(said) > 10_000
-    assert CANARY.lower().encode() not in said.lower() + written.lower()
-    assert WORD.encode() not in said + written
+        *(["sql", f"select * from {name}", "-f", "json"] for name in TABLES),
+    ]
+    said = {}
+    for arguments in commands:
+        capfdbinary.readouterr()
+        code = cli.run_command(["--verbose", "--lake", str(place / "lake"), *arguments])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        assert code in (0, 3, 5) or arguments[-1].endswith("nowhere"), (arguments, err)
+        said[" ".join(arguments)] = out + err
+    assert b"<secret>" in b"".join(said[name] for name in said if "--raw" in name)
+    assert b"exit_code" in (tmp_path / "nightly.jsonl").read_bytes()
+    said |= {str(path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {Path(name).name for name in said} > {"nightly.jsonl", "night.html", "report.html"}
+    assert [name for name, data in said.items() if CANARY.lower().encode() in data.lower()] == []
+    assert [name for name, data in said.items() if WORD.encode() in data] == []
+
+
+@pytest.mark.parametrize("is_failure", [True, False])
+def test_the_hook_writes_no_secret_and_no_content(is_failure: bool, tmp_path: Path) -> None:
+    """Keys of every kind in all that stdin holds of a call, words in what is content; three calls, so that a loop fires."""
+    terms = json.dumps({"experiment": "e", "salt": "s", "share_bp": 9999, "n_star": 100})
+    number, written = 0, b""
+    for kind in SECRETS:
+        for step in range(3):
+            secret = SECRETS[kind].format(core(number))
+            event: dict[str, Any] = {"session_id": "s", "cwd": f"/x/{secret}", "transcript_path": f"/x/{secret}"}
+            event |= {
+                "tool_name": ("Bash", "Edit")[step % 2],
+                "tool_use_id": f"t{number}",
+                "prompt": f"{WORD} {secret}",
+            }
+            event["tool_input"] = {"command": f"make {secret}", "description": f"{WORD} {secret}"}
+            event["tool_input"] |= {"file_path": f"/x/{secret}/{step}.py", "old_string": WORD, "new_string": secret}
+            said = f"Exit code 1\nAssertionError: no {secret}\n{WORD}"
+            event["hook_event_name"] = "PostToolUseFailure" if is_failure else "PostToolUse"
+            event |= (
+                {"error": said} if is_failure else {"tool_response": {"stdout": f"{WORD} {secret}", "stderr": said}}
+            )
+            number += 1
+            environment = {"HOME": str(tmp_path), "LOOPSTATS_EXPERIMENT": terms, "LOOPSTATS_SPOOL": f"{tmp_path}/spool"}
+            written += in_process(json.dumps(event).encode(), environment)
+    spool = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
+    assert sum(path.read_bytes().count(b'"step"') for path in spool) >= number
+    written += b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert CANARY.lower().encode() not in written.lower()
+    assert WORD.encode() not in written
+
+
+def in_process(data: bytes, environment: dict[str, str]) -> bytes:
+    """What the hook answers to `data` on stdin, without a process of its own."""
+    ends = [os.pipe(), os.pipe()]
+    os.write(ends[0][1], data)
+    kept = os.dup(0), os.dup(1)
+    os.dup2(ends[0][0], 0)
+    os.dup2(ends[1][1], 1)
+    for end in (*ends[0], ends[1][1]):
+        os.close(end)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith(("XDG_", "LOOPSTATS_"))]:
+                patch.delenv(name)
+            for name, word in environment.items():
+                patch.setenv(name, word)
+            assert hook.main([]) == 0
+    finally:
+        signal.alarm(0)  # the hook's own limit of its time, which would end this process
+        os.dup2(kept[0], 0)
+        os.dup2(kept[1], 1)
+        for end in kept:
+            os.close(end)
+    with os.fdopen(ends[1][0], "rb") as answer:
+        return answer.read()
+
+
+def test_the_hook_in_a_process_of_its_own_says_no_secret(tmp_path: Path) -> None:
+    secret = SECRETS["github"].format(core(1))
+    event = {"session_id": "s", "tool_name": "Bash", "tool_use_id": "t", "tool_input": {"command": f"make {secret}"}}
+    event |= {"cwd": "/x", "hook_event_name": "PostToolUseFailure", "error": f"Error: {secret}\n{WORD}"}
+    terms = json.dumps({"experiment": "e", "salt": "s", "share_bp": 5000, "n_star": 100})
+    environment = {"HOME": str(tmp_path), "LOOPSTATS_EXPERIMENT": terms, "LOOPSTATS_SPOOL": f"{tmp_path}/spool"}
+    for data in (json.dumps(event), json.dumps(event)[:-9]):
+        done = run("hook", "run", env=environment, stdin=data.encode(), cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert CANARY.encode() not in done.stdout
+    written = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert any(b"<secret>" in data for data in written.values())
+    assert [name for name, data in written.items() if CANARY.encode() in data or WORD.encode() in data] == []
 
 
 def test_an_unexpected_error_tells_its_place_and_no_text_of_a_log(place: Path, tmp_path: Path) -> None:

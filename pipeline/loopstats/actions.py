@@ -1690,7 +1690,7 @@ class Call:
 
     `kind_source`: `table`, `command`, `name`, `log` or `none`. `kind_differs`: the log said another kind and the table
     won. `target`: the first of `targets`, resolved against the working directory, not yet written relative to the
-    session's base (`place` does that), unmasked. `program`: lower-case name of the program whose exit status the call
+    session's base (`place` does that), unmasked. `program`: name of the program whose exit status the call
     returns, '' where it is no shell step. `is_exit_masked`: a failure of the chosen part would not show in that status.
     `is_piped`: that program is a member of a pipe.
     """
@@ -1755,7 +1755,7 @@ def _read_command(command: str, cwd: str | None) -> Any:
             kind,
             _written(part),
             targets,
-            exit_part.program.lower(),
+            exit_part.program,
             not part.is_propagated or part.is_background,
             exit_part.pipe_size > 1,
             part.is_background,

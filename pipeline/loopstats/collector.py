@@ -295,7 +295,7 @@ def judge(record: dict[str, Any], call_id: str, base: str | None, rows: dict[str
     step = Step()
     step.outcome, step.reason, _ = rule.outcome(
         call.kind,
-        call.program,
+        call.program.lower(),
         call.is_exit_masked,
         call.is_piped,
         True,
@@ -702,7 +702,7 @@ def _microseconds(text: str) -> int | None:
 
 def _make_folder(path: str) -> None:
     if not os.path.isdir(path):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.makedirs(os.path.dirname(path) or ".", 0o700, exist_ok=True)
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:

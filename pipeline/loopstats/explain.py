@@ -92,9 +92,7 @@ _LOOP = (
     "group",
     "rule_digest",
 )
-_FINAL = ("outcome_final", *(f"outcome_{n}" for n in rule.HORIZONS), "is_relapsed", "is_sidestepped")
-_DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
-_SPENT = ("tokens_wasted", "cost_wasted_micros")
+_WHEN = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
 
 
 @dataclass(frozen=True)
@@ -326,11 +324,10 @@ def _is_reproduced(loop: Mapping[str, Any], run: pl.DataFrame, rows: pl.DataFram
     judge = _judge(loop, run)
     for row in run.iter_rows(named=True):
         judge.feed(*_fed(row))
-    said, found = [fired, judge.outcome_final], [loop["detected_step"], loop["outcome_final"]]
-    if loop["outcome"] != "pending":
-        said += [judge.outcome, judge.outcome_step]
-        found += [loop["outcome"], loop["outcome_step"]]
-    return said == found
+    if loop["outcome"] == "pending":
+        return fired == loop["detected_step"]
+    judged = (judge.outcome, judge.outcome_step, judge.outcome_final)
+    return fired == loop["detected_step"] and judged == (loop["outcome"], loop["outcome_step"], loop["outcome_final"])
 
 
 # --- places and lines ------------------------------------------------------------------------------------------------
@@ -496,7 +493,6 @@ def _arm(
 
 
 def _outcome(loop: Mapping[str, Any], rows: pl.DataFrame, steps: pl.DataFrame, is_reproduced: bool) -> dict[str, Any]:
-    is_pending = loop["outcome"] == "pending"
     word = loop["outcome"]
     decided = {"broke": "success", "recurred": "third_failure"}.get(word)
     deciding = rows.filter(pl.col("is_deciding").fill_null(False)).head(1)
@@ -507,7 +503,7 @@ def _outcome(loop: Mapping[str, Any], rows: pl.DataFrame, steps: pl.DataFrame, i
     return {
         "outcome": word,
         "decided_by": decided,
-        **{name: loop[name] for name in _DECIDED},
+        **{name: loop[name] for name in _WHEN},
         "action": deciding["action"].first(),
         "target": deciding["target"].first(),
         "failing_since_step": since,
@@ -515,7 +511,7 @@ def _outcome(loop: Mapping[str, Any], rows: pl.DataFrame, steps: pl.DataFrame, i
         "failures_to_recur": rule.FAILURES_TO_RECUR,
         "mature_at": loop["mature_at"],
         "last_step": loop["last_step"],
-        **{name: None if is_pending else loop[name] for name in (*_FINAL, *_SPENT)},
+        **{name: loop[name] for name in query.DECIDED if name not in _WHEN},
         "is_reproduced": is_reproduced,
     }
 

@@ -46,6 +46,7 @@ def tables_as_of(snapshot: Snapshot, as_of_us: int) -> dict[str, pl.DataFrame]:
     """The tables that these commands read, as they would stand had nothing come after the as-of."""
     tables = {name: snapshot.read(name) for name in NAMES}
     at = _EPOCH + timedelta(microseconds=as_of_us)
+    tables["loops"] = _seen(tables["loops"], at)
     is_known = (pl.col("ts") <= at).fill_null(True)
     timed = ("steps", "turns", "guards", "results")
     known = {name: tables[name].filter(is_known) for name in timed}
@@ -54,15 +55,10 @@ def tables_as_of(snapshot: Snapshot, as_of_us: int) -> dict[str, pl.DataFrame]:
     tables |= known
     steps, turns, guards = known["steps"], known["turns"], known["guards"]
     ends = steps.group_by("run_id").agg(pl.col("step").max().alias("last_known"))
-    is_decided = (pl.col("outcome_at") <= at).fill_null(True)
     tables["loops"] = (
         tables["loops"]
-        .filter((pl.col("detected_at") <= at).fill_null(True))
         .join(ends, on="run_id", how="left", maintain_order="left")
-        .with_columns(
-            pl.when(is_decided).then(pl.col("outcome_step")).alias("outcome_step"),
-            pl.coalesce("last_known", "last_step").alias("last_step"),
-        )
+        .with_columns(pl.coalesce("last_known", "last_step").alias("last_step"))
         .drop("last_known")
     )
     tables |= {
@@ -77,6 +73,14 @@ def tables_as_of(snapshot: Snapshot, as_of_us: int) -> dict[str, pl.DataFrame]:
         steps, turns, tables["sessions"], known["results"], drift.frozen_stretches(steps), tables
     )
     return tables
+
+
+def _seen(loops: pl.DataFrame, at: datetime) -> pl.DataFrame:
+    """The loops known at the time; of a pending one neither the outcome nor what follows from it."""
+    is_pending = (pl.col("mature_at") > at).fill_null(False)
+    hidden = [pl.when(~is_pending).then(pl.col(name)).alias(name) for name in query.DECIDED]
+    outcome = pl.when(is_pending).then(pl.lit("pending")).otherwise("outcome").alias("outcome")
+    return loops.filter((pl.col("detected_at") <= at).fill_null(True)).with_columns(outcome, *hidden)
 
 
 def chosen(tables: Tables, interval: Interval, filters: Filters) -> dict[str, pl.DataFrame]:
@@ -128,8 +132,14 @@ def audit(tables: Tables, is_all: bool) -> pl.DataFrame:
 
 
 def wasted(tables: Tables, interval: Interval, filters: Filters, by: Sequence[str]) -> tuple[pl.DataFrame, str]:
-    """Totals of the wasted turns of the interval, by columns of `waste.WASTE_BY`; and their coverage in words."""
-    turns = waste.wasted_turns(waste.stretches_of(tables["loops"], tables["drifts"]), tables["steps"], tables["turns"])
+    """Totals of the wasted turns of the interval, by columns of `waste.WASTE_BY`; and their coverage in words.
+
+    What a pending loop wastes is not known before its outcome is: such loops are counted in the words alone.
+    """
+    is_pending = pl.col("outcome") == "pending"
+    decided, pending = tables["loops"].filter(~is_pending), tables["loops"].filter(is_pending)
+    pending = query.choose(pending, interval, replace(filters, where=None), "detected_at")
+    turns = waste.wasted_turns(waste.stretches_of(decided, tables["drifts"]), tables["steps"], tables["turns"])
     turns = query.choose(turns, interval, filters, "ts")
     everything = query.choose(
         tables["turns"],
@@ -143,6 +153,8 @@ def wasted(tables: Tables, interval: Interval, filters: Filters, by: Sequence[st
         f"{Rate(total['count_turns_told'], total['count_turns'])}, price known for "
         f"{Rate(total['count_turns_priced'], total['count_turns'])}"
     )
+    if pending.height:
+        text += f"; not known yet for {pending.height} pending loop{'' if pending.height == 1 else 's'}"
     return waste.waste(turns, everything, by), text
 
 

@@ -232,6 +232,7 @@ def _marked(root: Path, done: Night) -> Iterator[None]:
     """A mark that only a kill leaves behind."""
     mark = root / RUNNING
     beside = mark.with_suffix(".new")
+    beside.touch(mode=0o600)
     beside.write_text(json.dumps({"started": iso(done.started_us), "pid": os.getpid()}), encoding="utf-8")
     beside.replace(mark)
     try:

@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from loopstats import estimate
+from loopstats import estimate, rule
 from loopstats.errors import LakeError, NothingError, UsageError
 from loopstats.estimate import check_early
 from loopstats.output import canonical, plain
@@ -34,8 +34,19 @@ if TYPE_CHECKING:
 VIEW_FOLDERS = {"staging": "staging view", "marts": "mart"}
 # The time by which rows are in an interval: of the detection, the last one, or the record's.
 _TIMES = ("detected_at", "last_at", "as_of", "ts")
-# What a decided outcome brings with it, and a reader at the as-of cannot know of a pending loop.
-_DECIDED = ("outcome_step", "outcome_at", "steps_to_outcome", "decisions_to_outcome")
+DECIDED = (
+    "outcome_step",
+    "outcome_at",
+    "steps_to_outcome",
+    "decisions_to_outcome",
+    "outcome_final",
+    *(f"outcome_{n}" for n in rule.HORIZONS),
+    "is_relapsed",
+    "is_sidestepped",
+    "tokens_wasted",
+    "cost_wasted_micros",
+)
+"""Columns of `loops` that follow from the outcome: null for every reader while it is pending."""
 _LOCKS = (
     "SET enable_external_access = false",
     "SET python_enable_replacements = false",
@@ -115,7 +126,7 @@ def open_tables(sources: Mapping[str, Any], as_of_us: int) -> duckdb.DuckDBPyCon
 
 def _loops_as_of(moment: str) -> str:
     is_pending = f"mature_at > {moment}"
-    hidden = ", ".join(f"CASE WHEN {is_pending} THEN NULL ELSE {name} END AS {name}" for name in _DECIDED)
+    hidden = ", ".join(f"CASE WHEN {is_pending} THEN NULL ELSE {name} END AS {name}" for name in DECIDED)
     return (
         f"SELECT * REPLACE (CASE WHEN {is_pending} THEN 'pending' ELSE outcome END AS outcome, {hidden}) "
         f"FROM loops WHERE detected_at IS NULL OR detected_at <= {moment}"

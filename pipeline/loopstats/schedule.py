@@ -260,6 +260,7 @@ def write_units(changes: Sequence[Change], key: str, env: Mapping[str, str]) -> 
         elif change.after != change.before:
             folder.mkdir(parents=True, exist_ok=True)
             beside = path.with_name(f".{path.name}.new")
+            beside.touch(mode=0o600)
             beside.write_text(change.after, encoding="utf-8")
             beside.replace(path)
     if all(change.after is None for change in changes):

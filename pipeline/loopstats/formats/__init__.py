@@ -342,7 +342,7 @@ class Emit:
                 rule.mask_secrets(facts.target),
                 masked,
                 rule.safe_hash(fingerprint) or facts.fingerprint,
-                facts.program,
+                rule.mask_secrets(facts.program).lower(),
                 facts.is_exit_masked,
                 facts.is_piped,
                 _id(decision),
