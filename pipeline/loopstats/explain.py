@@ -324,10 +324,11 @@ def _is_reproduced(loop: Mapping[str, Any], run: pl.DataFrame, rows: pl.DataFram
     judge = _judge(loop, run)
     for row in run.iter_rows(named=True):
         judge.feed(*_fed(row))
-    if loop["outcome"] == "pending":
-        return fired == loop["detected_step"]
-    judged = (judge.outcome, judge.outcome_step, judge.outcome_final)
-    return fired == loop["detected_step"] and judged == (loop["outcome"], loop["outcome_step"], loop["outcome_final"])
+    said, found = [fired], [loop["detected_step"]]
+    if loop["outcome"] != "pending":
+        said += [judge.outcome, judge.outcome_step, judge.outcome_final]
+        found += [loop["outcome"], loop["outcome_step"], loop["outcome_final"]]
+    return said == found
 
 
 # --- places and lines ------------------------------------------------------------------------------------------------
