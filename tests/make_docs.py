@@ -213,7 +213,9 @@ PARTS: dict[str, Callable[[Home], str]] = {
 def made(text: str, home: Home) -> str:
     """The page with all its parts made anew; a page that reads logs has a lake of its own."""
     text = MADE.sub(lambda found: found[1] + "\n" + PARTS[found[2]](home) + "\n" + found[3], text)
-    own = ["--lake", tempfile.mkdtemp(dir=home.folder)] if any("ingest" in line.split() for line in runs_of(text)) else []
+    own = (
+        ["--lake", tempfile.mkdtemp(dir=home.folder)] if any("ingest" in line.split() for line in runs_of(text)) else []
+    )
     return RUN.sub(lambda found: found[1] + _runs(found[2], own, home) + found[3], text)
 
 

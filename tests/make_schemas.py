@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from loopstats import explain
 from loopstats.compare import GROUPS
 from loopstats.tables import TABLES
 from loopstats.waste import WASTE_BY
@@ -27,12 +28,14 @@ FOLDER = Path(__file__).resolve().parents[1] / "pipeline" / "loopstats" / "schem
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # Which table the rows of a command are.
 ROWS = {"loops": "loops", "drift": "drifts", "runs": "runs"}
+# Rows that no frame is handed to the printer for, and what their columns are.
+TYPED = {"explain": explain.ROWS}
 # Whose rows a person's own words decide.
 FREE = {"sql"}
 # Written by hand beside the others, because it says more than can be read off answers; test_nightly holds it.
 BY_HAND = {"nightly"}
 # Keys below which the data names the keys.
-NAMED_BY_DATA = {"values", "settings", "files"}
+NAMED_BY_DATA = {"values", "settings", "files", "nothing_types"}
 # Options that change the columns.
 SHAPES = {"--all", "--by", "--compare", "--dry-run", "--faults", "--history", "--path", "--record"}
 # Answers of other shapes than the manual's examples give.
@@ -122,6 +125,9 @@ def _schema(name: str, told: list[Told]) -> dict[str, Any]:
     elif frames:
         shapes = [_row(name, frame.schema) for frame in frames]
         schema["properties"]["rows"] = {"type": "array", "items": _either(shapes)}
+    elif name in TYPED:
+        row = schema["properties"]["rows"]["items"]["properties"]
+        row |= _row("", pl.Schema({column: TYPED[name][column] for column in row}))["properties"]
     about = LEAVES[name.replace("_", " ")].help if name.replace("_", " ") in LEAVES else None
     head = {
         "$schema": DIALECT,

@@ -73,14 +73,11 @@ ENTRIES: dict[str, Entry] = {
         {3: "no loop has an id that begins so"},
     ),
     "report": Entry(
-        ("loopstats report", "loopstats report --since 7d --title 'Last week' -o week.html"),
+        ("loopstats report --since 7d --title 'Last week' -o week.html",),
         {3: "no step matches; the page is written all the same and says so"},
     ),
     "nightly": Entry(
-        (
-            "loopstats nightly --as-of 2026-11-20",
-            "loopstats nightly --as-of 2026-11-20 --max-rejects 100 --report night.html",
-        ),
+        ("loopstats nightly --as-of 2026-11-20 --max-rejects 100 --report night.html",),
         {
             3: "no path was named and no agent's home was found",
             4: "more rejects than --max-rejects; nothing was written",
@@ -105,7 +102,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "lake compact": Entry(("loopstats lake compact",), {75: "another writer holds the lake; nothing was written"}),
     "lake rebuild": Entry(
-        ("loopstats lake rebuild", "loopstats lake rebuild --from-sources"),
+        ("loopstats lake rebuild",),
         {
             5: "records were damaged and their logs are gone, so lines are lost",
             75: "another writer holds the lake; nothing was written",
