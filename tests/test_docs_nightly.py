@@ -43,7 +43,7 @@ def test_every_option_is_named_and_none_that_is_not() -> None:
     known = options("nightly") | options("schedule")
     assert options("nightly") - told == set()
     assert options("schedule") - told - {"--format"} == set()
-    assert told - known - {"--config", "--quiet", "--compare"} == set()
+    assert told - known - {"--config", "--quiet", "--compare", "--json-schema"} == set()
 
 
 def test_gates_and_codes_are_those_of_the_program() -> None:
