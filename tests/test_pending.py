@@ -18,6 +18,9 @@ from loopstats.config import Settings
 from loopstats.store import Lake
 from loopstats.tables import LOOPS, TABLES
 
+BEHIND = LOOPS.columns[LOOPS.names.index("outcome") + 1 :]
+FOLLOWING = [c.name for c in BEHIND if not c.is_early and c.name not in ("mature_at", "last_step", "group")]
+"""Every column behind the outcome, but for those that do not follow from it."""
 START, HOUR = 1_793_000_000, 3600
 AS_OF = "2026-10-28T12:00:00Z"
 
@@ -51,7 +54,7 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         changed += frame.filter(is_pending).height
         frame.with_columns(
             pl.when(~is_pending).then(pl.col(name)).otherwise(other(name)).alias(name)
-            for name in ("outcome", *query.DECIDED)
+            for name in ("outcome", *FOLLOWING)
         ).write_parquet(path)
     assert changed == 2
     return folder / "one" / "lake", folder / "other" / "lake"
@@ -70,15 +73,12 @@ def test_the_lake_itself_knows_how_they_ended(lakes: tuple[Path, Path]) -> None:
     one, two = (Lake.open(lake).snapshot().read("loops").sort("session_id") for lake in lakes)
     assert one["outcome"].to_list() == ["broke", "recurred", "broke", "recurred"]
     assert two["outcome"].to_list() == ["broke", "recurred", "recurred", "broke"]
-    for name in ("outcome", *query.DECIDED):
+    for name in ("outcome", *FOLLOWING):
         assert not one[name].equals(two[name]), name
 
 
 def test_every_column_that_follows_from_the_outcome_is_hidden() -> None:
-    """A column added behind the outcome is known to be hidden, or named here as one that does not follow from it."""
-    behind = LOOPS.names[LOOPS.names.index("outcome") + 1 :]
-    early = {column.name for column in LOOPS.columns if column.is_early}
-    assert set(behind) - set(query.DECIDED) - early == {"mature_at", "last_step"} | ({"group"} - early)
+    assert set(query.DECIDED) == set(FOLLOWING)
 
 
 def asked(lake: Path, capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -118,7 +118,7 @@ def test_no_method_of_the_api_tells_it(lakes: tuple[Path, Path]) -> None:
     assert frame.equals(two.loops())
     pending = frame.filter(pl.col("outcome") == "pending")
     assert pending["session_id"].sort().to_list() == ["s2", "s3"]
-    assert [name for name in query.DECIDED if pending[name].null_count() < 2] == []
+    assert [name for name in FOLLOWING if pending[name].null_count() < 2] == []
     decided = frame.filter(pl.col("outcome") != "pending")
     assert decided["outcome_final"].to_list() == decided["outcome"].to_list() == ["recurred", "broke"]
     for text in (
