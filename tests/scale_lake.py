@@ -6,6 +6,7 @@ share of the copies becomes a single giant run; beside it stand a run of one ste
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import polars as pl
@@ -17,19 +18,29 @@ from loopstats.tables import RECORDS
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "sample"
 EMPTY_BUCKET = 7
-COPIES_A_FILE = 12
+FILLED = frozenset(
+    {1, 4, 9, 14, 18, 23, 29, 34, 40, 47, 52, 61}
+)  # few buckets, few files: a file costs more than its rows
+COPIES_A_FILE = 24
 GIANT, LONELY = "giant", "lonely"
+
+
+def renamed(session: str, number: int) -> str:
+    """Another name of a session, one that lies in a filled bucket."""
+    tries = (f"{session}-{number}.{turn}" for turn in itertools.count())
+    return next(name for name in tries if bucket_of(name) in FILLED)
 
 
 def copies(records: pl.DataFrame, number: int, *, is_giant: bool = False) -> pl.DataFrame:
     """The sample's records once more; of a giant run those with their calls alone, each call a call of its own."""
     mark = pl.lit(f"-{number}")
-    renamed = [(pl.col("session_id") + mark).alias("session_id"), (pl.col("uid") + mark).alias("uid")]
+    uid = (pl.col("uid") + mark).alias("uid")
     if not is_giant:
-        return records.with_columns(renamed)
+        names = {session: renamed(session, number) for session in records["session_id"].unique()}
+        return records.with_columns(pl.col("session_id").replace_strict(names), uid)
     own = pl.col("session_id") + mark
     texts = [(own + pl.col(name)).alias(name) for name in ("call_id", "decision_key")]
-    giant = [pl.lit(GIANT).alias("session_id"), pl.lit(None, dtype=pl.String()).alias("agent"), renamed[1]]
+    giant = [pl.lit(GIANT).alias("session_id"), pl.lit(None, dtype=pl.String()).alias("agent"), uid]
     chosen = records.filter(pl.col("type").is_in(["call", "result", "turn"])).with_columns(texts)
     return chosen.with_columns(giant).with_columns(pl.lit(None, dtype=pl.String()).alias("parent_agent"))
 

@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,7 +35,9 @@ pytestmark = pytest.mark.scale
 ROOT = Path(__file__).resolve().parents[1]
 COPIES, GIANT_COPIES = 48, 14
 TIMEOUT_S = 900
+HOST = ("--host", "127.0.0.1", "--webui-port", "0")
 AS_OF = "2026-11-20T00:00:00Z"
+LOOPBACK = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
 INTERVAL = ("--since", "7d", "--as-of", AS_OF)
 
 
@@ -44,7 +47,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def until(is_done: Callable[[], Any], what: str, process: subprocess.Popen[str] | None = None) -> None:
+def until(is_done: Callable[[], Any], what: str, process: subprocess.Popen[Any] | None = None) -> None:
     """Wait for something of the cluster; a job that has ended meanwhile has ended too early."""
     end = time.monotonic() + TIMEOUT_S
     while not is_done():
@@ -80,6 +83,12 @@ def kill(pids: list[int]) -> None:
             continue
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        kill([*reversed(children(process.pid)), process.pid])
+        process.wait(60)
+
+
 class Cluster:
     """A master and two workers of one core each, started by the package's `spark-class`."""
 
@@ -94,7 +103,7 @@ class Cluster:
         self.logs: list[IO[bytes]] = []
 
     def start(self) -> None:
-        self._start("master", "master.Master", "--port", str(self.port))
+        self._start("master", "master.Master", *HOST, "--port", str(self.port))
         until(
             lambda: "Bound MasterWebUI" in self.log("master") or "I have been elected" in self.log("master"), "a master"
         )
@@ -104,25 +113,38 @@ class Cluster:
     def add_worker(self) -> subprocess.Popen[bytes]:
         count = self.log("master").count("Registering worker")
         process = self._start(
-            f"worker{len(self.processes)}", "worker.Worker", "--cores", "1", "--memory", "2g", self.master
+            f"worker{len(self.processes)}", "worker.Worker", *HOST, "--cores", "1", "--memory", "2g", self.master
         )
         until(lambda: self.log("master").count("Registering worker") > count, "a worker")
         return process
 
+    @contextmanager
+    def connect(self) -> Iterator[str]:
+        """The address of a Connect server on this cluster; it holds all cores until it ends."""
+        port = free_port()
+        server = self._start(
+            "connect",
+            "SparkSubmit",
+            "--class",
+            "org.apache.spark.sql.connect.service.SparkConnectServer",
+            "--master",
+            self.master,
+            "--conf",
+            f"spark.connect.grpc.binding.port={port}",
+            "spark-internal",
+        )
+        try:
+            until(lambda: "Spark Connect server started" in self.log("connect"), "a Connect server", server)
+            yield f"sc://127.0.0.1:{port}"
+        finally:
+            end(server)
+
     def _start(self, name: str, kind: str, *words: str) -> subprocess.Popen[bytes]:
         log = (self.folder / f"{name}.log").open("wb")
         self.logs.append(log)
-        command = [
-            str(self.program),
-            f"org.apache.spark.deploy.{kind}",
-            "--host",
-            "127.0.0.1",
-            "--webui-port",
-            "0",
-            *words,
-        ]
-        work = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(self.folder / "work")}
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | work, cwd=self.folder)
+        command = [str(self.program), f"org.apache.spark.deploy.{kind}", *words]
+        env = LOOPBACK | {"SPARK_WORKER_DIR": str(self.folder / "work"), "PYSPARK_PYTHON": sys.executable}
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=env, cwd=self.folder)
         self.processes.append(process)
         return process
 
@@ -134,9 +156,7 @@ class Cluster:
 
     def stop(self) -> None:
         for process in reversed(self.processes):
-            if process.poll() is None:
-                kill([*reversed(children(process.pid)), process.pid])
-                process.wait(60)
+            end(process)
         for log in self.logs:
             log.close()
 
@@ -146,7 +166,7 @@ def started(*words: str, **env: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "loopstats.cli", *words],
         cwd=ROOT,
-        env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"} | env,
+        env=LOOPBACK | env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -199,16 +219,17 @@ def made_buckets(out: Path) -> int:
 def test_a_worker_with_its_children_is_killed_in_mid_job(
     cluster: Cluster, lake: Path, truth: dict[str, Any], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
+    out, count = tmp_path / "out", len(scale_lake.FILLED)
     job = started("spark", "detect", "--lake", str(lake), "--out", str(out), "--master", cluster.master)
-    until(lambda: made_buckets(out) >= 22, "a third of the buckets", job)
+    until(lambda: made_buckets(out) >= count // 3, "a third of the buckets", job)
     victim = cluster.workers()[0]
     family = children(victim.pid)
     assert family, "the worker runs an executor"
     kill([victim.pid, *family])
+    assert made_buckets(out) < count, "the kill came in mid-job"
     victim.wait(60)
-    assert made_buckets(out) < 63, "the kill came in mid-job"
-    ended(job)
+    _, err = ended(job)
+    assert "Lost executor" in err
     assert_same(tables_of(out), truth)
     cluster.add_worker()
 
@@ -216,13 +237,13 @@ def test_a_worker_with_its_children_is_killed_in_mid_job(
 def test_a_python_worker_is_killed_while_spark_shuffles(
     cluster: Cluster, lake: Path, truth: dict[str, Any], tmp_path: Path
 ) -> None:
-    out, port = tmp_path / "out", free_port()
-    conf = {"spark.ui.port": port, "spark.sql.shuffle.partitions": 12, "spark.sql.adaptive.enabled": "false"}
+    out, port, count = tmp_path / "out", free_port(), len(scale_lake.FILLED)
+    conf = {"spark.ui.port": port, "spark.sql.shuffle.partitions": count, "spark.sql.adaptive.enabled": "false"}
     words = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     job = started(
         "spark", "detect", "--mode", "spark", "--lake", str(lake), "--out", str(out), "--master", cluster.master, *words
     )
-    until(lambda: done_tasks(port, 12) >= 4, "a third of the tasks", job)
+    until(lambda: done_tasks(port, count) >= count // 3, "a third of the tasks", job)
     pythons: list[int] = []
 
     def seen() -> list[int]:
@@ -231,7 +252,8 @@ def test_a_python_worker_is_killed_while_spark_shuffles(
 
     until(seen, "a Python worker", job)
     kill(pythons[:1])
-    ended(job)
+    _, err = ended(job)
+    assert "Python worker exited unexpectedly" in err
     assert_same(tables_of(out), truth)
 
 
@@ -257,34 +279,54 @@ def is_python_worker(pid: int) -> bool:
         return False
 
 
-def test_connect_makes_the_same(lake: Path, truth: dict[str, Any], tmp_path: Path, cluster: Cluster) -> None:
+def test_connect_makes_the_same(cluster: Cluster, lake: Path, truth: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ended(started("spark", "detect", "--lake", str(lake), "--out", str(out), "--remote", "local[2]"))
+    with cluster.connect() as remote:
+        ended(started("spark", "detect", "--lake", str(lake), "--out", str(out), "--remote", remote))
     assert_same(tables_of(out), truth)
 
 
+ANSWERS = """
+import json, sys
+from loopstats import cli, spark
+master, folder, *words = sys.argv[1:]
+for mode in spark.MODES:
+    told = ["--json", "--out", f"{folder}/{mode}.json", "--mode", mode, "--master", master]
+    assert cli.run_command(["spark", "lift", *words, *told]) == 0
+point = "cast(conv(substr(sha2(k, 256), 1, 13), 16, 10) as bigint) % 10000 as p"
+rows = spark.open_session(master).read.parquet(f"{folder}/keys.parquet").selectExpr("n", point).collect()
+with open(f"{folder}/arms.json", "w") as file:
+    json.dump([row.p for row in sorted(rows)], file)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(cluster: Cluster, lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is asked of the cluster in one session: the lift in both modes, and the arms of the vectors."""
+    folder = tmp_path_factory.mktemp("answers")
+    keys = [arm_vectors.key_of(*vector[:3]) for vector in arm_vectors.vectors()]
+    pl.DataFrame({"n": range(len(keys)), "k": keys}).write_parquet(folder / "keys.parquet")
+    words = [sys.executable, "-c", ANSWERS, cluster.master, str(folder), "--lake", str(lake), *INTERVAL]
+    done = subprocess.run(words, cwd=ROOT, env=LOOPBACK, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
 @pytest.mark.parametrize("mode", ["worker", "spark"])
-def test_the_lift_is_that_of_the_command_line(cluster: Cluster, lake: Path, mode: str) -> None:
-    here, _ = ended(started("--lake", str(lake), "lift", *INTERVAL, "--json"))
-    words = ("--lake", str(lake), "--mode", mode, "--master", cluster.master)
-    there, _ = ended(started("spark", "lift", *words, *INTERVAL, "--json"))
-    assert there == here
+def test_the_lift_is_that_of_the_command_line(answers: Path, here: str, mode: str) -> None:
+    assert (answers / f"{mode}.json").read_text(encoding="utf-8") == here
     assert json.loads(here)["rows"][0]["n_treated"] > 1000
 
 
-def test_the_arms_are_those_of_the_vectors(cluster: Cluster) -> None:
-    made = arm_vectors.vectors()
-    path = cluster.folder / "keys.parquet"
-    pl.DataFrame({"n": range(len(made)), "k": [arm_vectors.key_of(*v[:3]) for v in made]}).write_parquet(path)
-    code = (
-        "import sys; from loopstats import spark\n"
-        "points = 'cast(conv(substr(sha2(k, 256), 1, 13), 16, 10) as bigint) % 10000 as p'\n"
-        "rows = spark.open_session(sys.argv[1]).read.parquet(sys.argv[2]).selectExpr('n', points).collect()\n"
-        "print([row.p for row in sorted(rows)])"
-    )
-    words = [sys.executable, "-c", code, cluster.master, str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [v.arm_bp for v in made]
+@pytest.fixture(scope="module")
+def here(lake: Path) -> str:
+    """The lift of this machine."""
+    return ended(started("--lake", str(lake), "lift", *INTERVAL, "--json"))[0]
+
+
+def test_the_arms_are_those_of_the_vectors(answers: Path) -> None:
+    there = json.loads((answers / "arms.json").read_text(encoding="utf-8"))
+    assert there == [vector.arm_bp for vector in arm_vectors.vectors()]
 
 
 def test_logs_are_read_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
@@ -293,7 +335,7 @@ def test_logs_are_read_on_the_workers(cluster: Cluster, tmp_path: Path) -> None:
     submit = cluster.program.with_name("spark-submit")
     job = ROOT / "pipeline" / "loopstats" / "spark_job.py"
     words = [str(submit), "--master", cluster.master, str(job), "ingest", str(logs), "--lake", str(tmp_path / "there")]
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    env = LOOPBACK | {"PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     tables = tables_of(tmp_path / "there")
