@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lines import assert_same, tables_of
-from loopstats import cli, estimate, run, spark, store, when, workers
+from loopstats import cli, doctor, estimate, nightly, run, spark, store, when, workers
 from loopstats.config import Settings
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.store import Lake
@@ -326,6 +326,32 @@ def test_a_run_beyond_the_size_is_told(here: Path, monkeypatch: pytest.MonkeyPat
     told = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), AS_OF_US)
     (notice,) = [notice for notice in told if notice.code == "oversize"]
     assert f"{(sizes == sizes.max()).sum()}/" in notice.text
+
+
+def test_every_command_tells_an_oversize_run(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for module in (run, doctor, estimate):
+        monkeypatch.setattr(module, "OVERSIZE_STEPS", 5)
+    monkeypatch.setenv("LOOPSTATS_HOMES", "")
+    lake = ["--lake", str(tmp_path / "lake")]
+
+    def asked(*words: str) -> tuple[str, str]:
+        cli.run_command([*lake, *words])
+        told = capfd.readouterr()
+        return told.out, told.err
+
+    for _ in range(2):  # with news, and without
+        assert "made whole in memory" in asked("ingest", str(logs))[1]
+    assert any("made whole" in text for text in json.loads(asked("ingest", str(logs), "--json")[0])["warnings"])
+    out, err = asked("loops", "--json")
+    assert "made whole" in json.loads(out)["warnings"][0] and "made whole" in err
+    (finding,) = [row for row in json.loads(asked("doctor", "--json")[0])["rows"] if row["check"] == "oversize runs"]
+    assert finding["state"] == "look" and "steps)" in finding["detail"]
+    line = json.loads(asked("nightly", str(logs), "--json")[0])
+    count = line["steps"]["derive"]["runs_oversize"]
+    assert count == Lake.open(tmp_path / "lake").snapshot().read("runs").filter(pl.col("count_steps") > 5).height > 0
+    assert f"{count} runs are oversize" in nightly.in_words(line)
 
 
 def test_the_manifest_tells_the_largest_bucket(here: Path) -> None:

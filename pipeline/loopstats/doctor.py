@@ -22,6 +22,7 @@ from loopstats.errors import LoopstatsError
 from loopstats.estimate import Rate
 from loopstats.homes import Home, days_kept
 from loopstats.journal import DONE
+from loopstats.tables import OVERSIZE_STEPS
 from loopstats.when import EPOCH
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def lake(
         ),
     ]
     if snapshot is not None:
-        out += [_whole(snapshot), _few(snapshot)]
+        out += [_whole(snapshot), _few(snapshot), _oversize(snapshot)]
     return [
         *out,
         Finding(
@@ -219,6 +220,13 @@ def _few(snapshot: Snapshot) -> Finding:
         f"at most {most} of a table",
         "run `loopstats lake compact`" if is_many else "",
     )
+
+
+def _oversize(snapshot: Snapshot) -> Finding:
+    sizes = snapshot.scan("runs").select("run_id", "count_steps").filter(pl.col("count_steps") > OVERSIZE_STEPS)
+    rows = sizes.sort("count_steps", "run_id", descending=[True, False]).collect().rows()
+    advice = "made whole, in memory: see docs/scale.md for how much it takes" if rows else ""
+    return Finding("oversize runs", "look" if rows else "ok", _some(rows, "steps") or "none", advice)
 
 
 # Types of records that carry no fact for loopstats, as the formats' logs have them (`_` for a space; a word without a

@@ -24,7 +24,7 @@ from loopstats import intervals as iv
 from loopstats import rule
 from loopstats.config import DEFAULT_N_STAR, Settings
 from loopstats.errors import UsageError
-from loopstats.tables import LOOPS, TIME
+from loopstats.tables import LOOPS, OVERSIZE_STEPS, TIME
 
 if TYPE_CHECKING:
     import numpy as np
@@ -1726,7 +1726,7 @@ _WARNINGS: dict[str, tuple[int, str]] = {
         "share, salt, epoch or rule changed: the lift is pooled over {} epochs and is not the "
         "plain difference of the rates",
     ),
-    "oversize": (2, "runs of more than 300,000 steps, made whole in memory (docs/scale.md): {}"),
+    "oversize": (2, f"runs of more than {OVERSIZE_STEPS:,} steps, made whole in memory (docs/scale.md): {{}}"),
     "filtered": (1, "a part of the experiment, chosen by a filter: a verdict found by looking for it is no evidence"),
     "no_loops": (1, "no strategy loop is known at the as-of"),
     "no_enrolled_session": (1, "no session is enrolled in an experiment: this is an A/A replay"),
@@ -1744,7 +1744,6 @@ def quality(steps: pl.LazyFrame, sources: pl.DataFrame, as_of_us: int) -> tuple[
 
 
 QUALITY = ("ts", "kind", "outcome", "step")
-OVERSIZE_STEPS = 300_000  # of a run: above, what is made of it no longer fits into a few GB (docs/scale.md)
 
 
 def quality_counts(steps: pl.LazyFrame, as_of_us: int) -> pl.DataFrame:
@@ -1777,9 +1776,13 @@ def quality_of(counts: pl.DataFrame, sources: pl.DataFrame) -> tuple[Notice, ...
         ("unknown_outcomes", unknown, total),
         ("untimed_steps", untimed, total),
         ("rejects", rejected, read),
-        *([("oversize", oversize, runs)] if oversize else []),
     )
-    return tuple(_notice(code, "", Rate(x, n)) for code, x, n in shares)
+    return (*(_notice(code, "", Rate(x, n)) for code, x, n in shares), *oversize_of(oversize, runs))
+
+
+def oversize_of(count: int, runs: int) -> tuple[Notice, ...]:
+    """The notice of `count` runs, of all, that are beyond `OVERSIZE_STEPS`; none where there is none."""
+    return (_notice("oversize", "", Rate(count, runs)),) if count else ()
 
 
 def _notice(code: str, experiment: str, *values: object) -> Notice:

@@ -307,7 +307,7 @@ def _work(done: Night, plan: Plan, monotonic: Callable[[], float]) -> None:
         done.gates = [Gate(name, None, None, "unknown") for name in GATES if name != "rejects"]
         done.gates.insert(GATES.index("rejects"), Gate("rejects", error.count, plan.max_rejects, "failed"))
         return
-    done.steps["derive"] = {"state": "ok", **summary["tables"]}
+    done.steps["derive"] = {"state": "ok", **summary["tables"], "runs_oversize": summary["runs_oversize"]}
     snapshot = lake.snapshot()
     with step("audit") as facts:
         tables = findings.tables_as_of(snapshot, done.as_of_us)
@@ -510,6 +510,8 @@ def in_words(line: Mapping[str, Any]) -> str:
     if ingest["state"] == "ok":
         parts.append(f"{ingest['files_new']} new and {ingest['files_grown']} grown files")
         parts.append(f"{derive['steps']} steps, {derive['loops']} loops")
+    if count := derive.get("runs_oversize"):
+        parts.append(f"{count} runs are oversize (docs/scale.md)")
     parts += [f"{v['experiment']}: {v['verdict']}" for v in line["verdicts"] if v["scope"] == "to_date"]
     failed = [gate["gate"] for gate in line["gates"] if gate["state"] == "failed"]
     parts.append(f"gates failed: {', '.join(failed)}" if failed else line["error"] or "gates ok")

@@ -41,6 +41,7 @@ from loopstats.tables import (
     GUARDS,
     LIFT,
     LOOPS,
+    OVERSIZE_STEPS,
     RECORDS,
     REJECTS,
     RESETS,
@@ -868,8 +869,25 @@ def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
         "unbalanced": unbalanced["source_file"].to_list(),
         "nothing_types": _summed(sources["nothing_types"].to_list()),
         "buckets": BUCKETS,
+        "runs_oversize": count_oversize(snapshot),
+        "warnings": list(oversize(snapshot)),
         "tables": {name: snapshot_count(snapshot, name) for name in TABLES},
     }
+
+
+def count_oversize(snapshot: Snapshot) -> int:
+    """Runs beyond `OVERSIZE_STEPS`."""
+    sizes = snapshot.scan(RUNS.name).select("count_steps").collect()["count_steps"]
+    return int((sizes > OVERSIZE_STEPS).sum())
+
+
+def oversize(snapshot: Snapshot) -> tuple[str, ...]:
+    """What to say, beside any answer, of runs beyond `OVERSIZE_STEPS`."""
+    if not (count := count_oversize(snapshot)):
+        return ()
+    from loopstats import estimate
+
+    return tuple(notice.text for notice in estimate.oversize_of(count, snapshot_count(snapshot, RUNS.name)))
 
 
 def _summed(texts: Iterable[str]) -> dict[str, int]:

@@ -662,6 +662,8 @@ cost_micros int cost of these turns in millionths of a dollar; null where a pric
 """),
 )
 
+OVERSIZE_STEPS = 300_000  # of a run: above, what is made of it no longer fits into a few GB (docs/scale.md)
+
 RUNS = Table(
     "runs",
     "one row per run: METHOD 13",

@@ -121,6 +121,8 @@ def _is_answered(given: Globals, paths: list[str], settings: Settings) -> bool:
         return False
     sys.stdout.write(_file_line(summary) + _conservation_line(summary))
     _note_lake(given, summary)
+    for warning in summary.get("warnings", ()):
+        say(f"warning: {warning}")
     return True
 
 
@@ -185,6 +187,8 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
     files = {name: summary[f"files_{name}"] for name in FILE_STATES}
     experimental = sorted(row["format"] for row in summary["formats"] if row["is_experimental"])
     warnings = tuple(f"format {name} is experimental: no real file stands behind its reader" for name in experimental)
+    for warning in summary["warnings"]:
+        say(f"warning: {warning}")
     frame = pl.DataFrame(summary["formats"], infer_schema_length=None)
     if not answer.is_plain_table:
         head = Envelope("ingest", iso(now_us()), answer.context.tz, settings.rule_digest).head()
@@ -197,7 +201,7 @@ def _print_ingest(answer: Answer, summary: dict[str, Any], settings: Settings) -
             "rejects": len(summary["rejects"]),
             "turns_told": summary["turns_told"],
             "turns_priced": summary["turns_priced"],
-            "warnings": list(warnings),
+            "warnings": [*warnings, *summary["warnings"]],
         }
         answer.pieces([canonical(body).encode() + b"\n"])
         return

@@ -302,11 +302,14 @@ def loops(
     interval = make_interval(context, since, until, as_of)
     given: Globals = context.obj
     snapshot = given.snapshot()
-    from loopstats import query
+    from loopstats import query, run
 
     connection = query.open_snapshot(snapshot, interval.as_of_us)
     frame = query.loops(connection, interval, make_filters(project, model, harness, tool, where))
-    envelope = make_envelope(answer, "loops", interval, given.settings())
+    warnings = run.oversize(snapshot)
+    for warning in warnings:
+        given.note(f"warning: {warning}")
+    envelope = make_envelope(answer, "loops", interval, given.settings(), warnings)
     write_or_nothing(
         answer, query.shortened(frame, SHORT_ID) if answer.is_plain_table else frame, envelope, LOOP_COLUMNS, "loops"
     )
