@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q
 MARKERS := scale browser cron faults bench
 AS_OF := 2026-11-20T00:00:00Z
 
-.PHONY: help setup demo test lint sample coverage fuzz lowest clean faults-short $(MARKERS)
+.PHONY: help setup demo test lint sample coverage fuzz lowest clean faults-short scale-short $(MARKERS)
 
 help:
 	@echo "make demo      ingest data/sample and show the lift"
@@ -19,6 +19,7 @@ help:
 	@echo "make fuzz      random input for formats, masks, lexer, times and hook: LOOPSTATS_FUZZ examples each, default 500"
 	@echo "make lowest    the tests with the lowest versions that pyproject.toml declares"
 	@echo "make scale | browser | cron | faults | bench   tests that need more than Python"
+	@echo "make scale-short   a cluster, a killed worker, lift, ingest and a wrong Python; scale adds the shuffle and Connect"
 	@echo "make faults-short   the same kills, full disks and ruined logs as faults, a few of each"
 
 $(VENV)/ready: pyproject.toml requirements/test.txt
@@ -60,7 +61,8 @@ $(VENV)-scale/ready: requirements/scale.txt $(VENV)/ready
 		> "$$($(VENV)-scale/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/all_else.pth"
 	touch $@
 
-scale: $(VENV)-scale/ready
+scale: export LOOPSTATS_SCALE := long
+scale scale-short: $(VENV)-scale/ready
 	@command -v java >/dev/null || { echo "java is missing: apt-get install openjdk-17-jre-headless"; exit 1; }
 	$(VENV)-scale/bin/python -m pytest -q -o addopts="-ra --strict-markers --strict-config" -m scale
 

@@ -1,7 +1,8 @@
 """A real Spark cluster on this machine: master, two workers, executors killed in mid-job, and every table compared.
 
-`make scale` sets up what is needed. The lake has more than 200,000 steps, one run with three in ten of them, one run of
-a single step and a bucket without a record; what the command line makes of it is what the cluster has to make.
+`make scale` sets up what is needed; `make scale-short` leaves out the shuffle and Connect, the dearest. The lake
+has more than 200,000 steps, one run with three in ten of them, one run of a single step and a bucket without a record;
+what the command line makes of it is what the cluster has to make.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ pytestmark = pytest.mark.scale
 ROOT = Path(__file__).resolve().parents[1]
 COPIES, GIANT_COPIES = 48, 14
 TIMEOUT_S = 900
+long = pytest.mark.skipif(os.environ.get("LOOPSTATS_SCALE") != "long", reason="`make scale` runs it: minutes")
 HOST = ("--host", "127.0.0.1", "--webui-port", "0")
 AS_OF = "2026-11-20T00:00:00Z"
 LOOPBACK = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
@@ -234,6 +236,7 @@ def test_a_worker_with_its_children_is_killed_in_mid_job(
     cluster.add_worker()
 
 
+@long
 def test_a_python_worker_is_killed_while_spark_shuffles(
     cluster: Cluster, lake: Path, truth: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -279,6 +282,7 @@ def is_python_worker(pid: int) -> bool:
         return False
 
 
+@long
 def test_connect_makes_the_same(cluster: Cluster, lake: Path, truth: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with cluster.connect() as remote:

@@ -685,6 +685,7 @@ def make(records: pl.DataFrame, buckets: Sequence[int], terms: Terms) -> Iterato
 
     Records come back where some of them are no longer needed, and all of them where another lake is filled.
     """
+    records = _lean(records)
     tables = derive(records, terms.sources, terms.shadows, terms.settings)
     for table in (*BUCKETED, FOLDED):
         for bucket, part in zip(buckets, split(tables[table.name], buckets), strict=True):
@@ -699,6 +700,12 @@ def make(records: pl.DataFrame, buckets: Sequence[int], terms: Terms) -> Iterato
         records = records.filter(pl.col("session_id").is_in(_sessions_of(records, touched)))
         for bucket, part in zip(touched, split(records, touched), strict=True):
             yield RECORDS, bucket, part
+
+
+def _lean(frame: pl.DataFrame) -> pl.DataFrame:
+    """The same, its columns without any value held as one null: of a record's many columns those are the most."""
+    empty = [name for name in frame.columns if frame[name].null_count() == frame.height]
+    return frame.with_columns([pl.lit(None, dtype=frame.schema[name]).alias(name) for name in empty])
 
 
 def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
