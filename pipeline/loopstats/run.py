@@ -83,7 +83,7 @@ SHADOWS = Table("shadows", "records of another session's history, internal", (),
 Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
 MERGE_FILES = 8
-BATCH_ROWS = 200_000  # records that are made at once: about 3 kB of memory each
+BATCH_ROWS = 200_000  # records that are made at once: about 2 kB of memory each
 
 
 @dataclass(frozen=True)
