@@ -37,7 +37,7 @@ demo: setup
 
 test: setup
 	@echo "not selected here, each has its own target: $(MARKERS)"
-	$(PYTEST) --numprocesses auto --dist loadfile
+	$(PYTEST) --numprocesses auto --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check pipeline tests

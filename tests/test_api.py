@@ -13,6 +13,7 @@ import tarfile
 from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import polars as pl
 import pytest
@@ -35,7 +36,7 @@ def lake(sample_lake: Path) -> loopstats.OpenLake:
 def printed(lake: Path, *arguments: str) -> str:
     """What a command prints, run in this process."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    with redirect_stdout(out):
+    with redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS="100"):
         assert run_command(["--lake", str(lake), "-q", *arguments, "--as-of", AS_OF]) == 0
         out.flush()
     return bytes(out.buffer.getvalue()).decode()  # type: ignore[attr-defined]

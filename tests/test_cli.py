@@ -390,6 +390,7 @@ def test_many_rejects_are_cut_short(call: Call, tmp_path: Path, monkeypatch: pyt
         "stale": [],
         "unbalanced": ["a\x1b.jsonl"],
         "nothing_types": {},
+        "warnings": [],
         "rejects": [(f"a\x1b{n}.jsonl", n, "truncated") for n in range(25)],
         "tables": {"steps": 0, "loops": 0},
         "formats": [

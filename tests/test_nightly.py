@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import filelock
 import jsonschema
 import pytest
 
-from loopstats import cli, homes, journal, nightly, run, simulate
+from loopstats import cli, homes, journal, nightly, page, run, simulate
 from loopstats.config import Settings
 from loopstats.errors import StorageError
 from loopstats.nightly import Place, Plan
@@ -267,10 +266,10 @@ def test_the_report_is_the_page_as_of_the_night(
     first: tuple[Path, dict[str, Any]], helping: tuple[World, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, logs = helping
-    page = types.ModuleType("loopstats.page")
-    page.read = lambda snapshot, settings, interval, filters: (snapshot.generation, interval.as_of_us)  # type: ignore[attr-defined]
-    page.html = str  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "loopstats.page", page)
+    monkeypatch.setattr(
+        page, "read", lambda snapshot, settings, interval, filters: (snapshot.generation, interval.as_of_us)
+    )
+    monkeypatch.setattr(page, "html", str)
     line = do(first[0], plan_of(world, logs, report=tmp_path / "r.html"), world.as_of_us)
     assert (line["steps"]["report"]["state"], line["exit_code"]) == ("ok", 0)
     assert (tmp_path / "r.html").read_text() == str((line["generation"], world.as_of_us))

@@ -7,6 +7,7 @@ they were at the as-of: later detections are left out, and an outcome not yet ma
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -140,7 +141,9 @@ def _connect() -> duckdb.DuckDBPyConnection:
     the configuration, and draws it on stdout, into the data.
     """
     connection = duckdb.connect(":memory:", config=dict(_START))
-    connection.execute("SET enable_progress_bar = false")
+    # In a notebook the bar needs a package, and where that is missing there is neither a bar nor a way to turn it off.
+    with contextlib.suppress(duckdb.InvalidInputException):
+        connection.execute("SET enable_progress_bar = false")
     return connection
 
 

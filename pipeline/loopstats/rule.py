@@ -9,6 +9,7 @@ the rule could improve the number. METHOD sections are named beside what follows
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 from loopstats import actions, failures
 from loopstats.actions import ATTEMPTS, place, read_call
@@ -204,6 +205,11 @@ def safe_hash(text: str | None) -> str | None:
 
 def digest(tool_rows: dict[str, str] | None = None) -> str:
     """16 hex digits over everything that decides what a loop is: constants, tables, masks, the user's tool rows."""
+    return _digest(tuple(sorted((tool_rows or {}).items())))
+
+
+@lru_cache(8)
+def _digest(tool_rows: tuple[tuple[str, str], ...]) -> str:
     constants = (
         STRATEGY_LOOP,
         REPEAT,
@@ -214,7 +220,7 @@ def digest(tool_rows: dict[str, str] | None = None) -> str:
         sorted(EXITS_WITHOUT_ERROR.items()),
         SIGPIPE,
         sorted(ATTEMPTS),
-        sorted((tool_rows or {}).items()),
+        list(tool_rows),
     )
     text = "\x1e".join((repr(constants), actions.tables(), failures.tables()))
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
