@@ -20,6 +20,7 @@ import polars as pl
 
 from loopstats import explain
 from loopstats.compare import GROUPS
+from loopstats.query import DECIDED
 from loopstats.tables import TABLES
 from loopstats.waste import WASTE_BY
 from program import EXAMPLES, LEAVES, NO_TABLE, Home, Told, command_of, options
@@ -145,7 +146,8 @@ def _row(name: str, columns: pl.Schema) -> dict[str, Any]:
     for column, dtype in columns.items():
         known = told.get(column)
         one = _type(dtype)
-        if not (known and known.is_required):
+        # What follows from an outcome is null while it is pending, whatever the lake holds.
+        if not (known and known.is_required) or column in DECIDED:
             one["type"] = [one["type"], "null"]
         if known:
             one["description"] = known.doc
