@@ -908,7 +908,9 @@ def lift(
     facts = _session_facts(sessions, detections, deliveries, as_of_us)
     live = _only(known, pl.col("is_enrolled"))
     estimates: list[Estimate] = []
-    names = sorted(set(live["experiment"].fill_null("").unique().to_list()) | set(facts["experiment"].to_list()))
+    names = sorted(
+        set(live["experiment"].fill_null("").unique().to_list()) | set(facts["experiment"].unique().to_list())
+    )
     for name in names:
         part = live if len(names) == 1 else live.filter(pl.col("experiment").fill_null("") == name)
         estimates.extend(_experiment(question, name, part, facts.filter(pl.col("experiment") == name)))
@@ -1620,8 +1622,9 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
     logged = _logged(_only(records, pl.col("is_enrolled") & pl.col("signature").is_not_null()))
     only_log, only_replay = _apart(logged, units), _apart(units, logged)
     is_delivered = pl.col("is_delivered").fill_null(False)
-    treated, held = units.filter(pl.col("arm") == "treated"), units.filter(pl.col("arm") == "holdout")
-    missed, leaked = treated.filter(~is_delivered), held.filter(is_delivered)
+    n_treated, n_held, _ = _arm_counts(units)
+    missed = units.filter((pl.col("arm") == "treated") & ~is_delivered)
+    leaked = units.filter((pl.col("arm") == "holdout") & is_delivered)
     delivered = records.filter(pl.col("is_delivery") & is_delivered)
     strays = _apart(delivered, known)
     has_deliveries = bool(records["is_delivery"].any() or units["is_delivered"].is_not_null().any())
@@ -1639,9 +1642,9 @@ def _audit_one(name: str, live: pl.DataFrame, known: pl.DataFrame, records: pl.D
         only_replay_named=_named(only_replay, [*names, "arm"]) if logged.height else Named(only_replay.height),
         has_records=records.height > 0,
         has_deliveries=has_deliveries,
-        treated_not_delivered=Rate(missed.height, treated.height),
+        treated_not_delivered=Rate(missed.height, n_treated),
         treated_not_delivered_named=_named(missed, names) if has_deliveries else Named(missed.height),
-        holdout_delivered=Rate(leaked.height, held.height),
+        holdout_delivered=Rate(leaked.height, n_held),
         holdout_delivered_named=_named(leaked, names),
         delivered_without_loop=_named(strays, [*KEY, "source_file", "source_line"]),
         splits=_splits(live),
@@ -1673,7 +1676,10 @@ def _splits(units: pl.DataFrame) -> tuple[SplitCheck, ...]:
     """Sample ratio per epoch and share, on all assigned units, pending ones too: assignment waits for no outcome."""
     keys = ["epoch", "share_bp"]
     sizes = [(pl.col("arm") == arm).sum().alias(f"n_{arm}") for arm in ARMS]
-    counted = units.group_by(keys).agg(sizes).filter(pl.sum_horizontal(r"^n_.*$") > 0).sort(keys, nulls_last=True)
+    # One epoch and share is the rule, and then there is nothing to group.
+    is_one = units.height > 0 and max(units.select(pl.col(keys).n_unique()).row(0)) == 1
+    grouped = units.select(pl.col(keys).first(), *sizes) if is_one else units.group_by(keys).agg(sizes)
+    counted = grouped.filter(pl.sum_horizontal(r"^n_.*$") > 0).sort(keys, nulls_last=True)
     out = []
     for epoch, share_bp, n1, n0 in counted.iter_rows():
         if share_bp is None or not 0 < share_bp < 10_000:
