@@ -240,7 +240,7 @@ def test_f3_a_full_disk(world: World, runner: Runner, tmp_path: Path) -> None:
             before = Lake(world.lake).snapshot().generation
             if is_mounted:
                 free = os.statvfs(tmp_path / "disk").f_bavail * 4096
-                filler.write_bytes(b"x" * max(0, free - level * 20 * 4096))
+                filler.write_bytes(b"x" * max(0, free - level * 2 * 4096))
                 code = runner.run(*INGEST)
             else:
                 code = runner.run(*INGEST, limit=1000 + level * 2000)
