@@ -233,6 +233,14 @@ def test_files_beside_the_logs_are_looked_at_once(logs: Path, tmp_path: Path, mo
     told = second_run(lake, logs)
     assert f"files: 0 new, 0 grown, {count - 1} same, 0 gone, 1 skipped" in told and told[-1] != "heavy: []"
     assert second_run(lake, logs)[-1] == "heavy: []"
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.md").write_text("# elsewhere\n")
+    assert run.ingest(Lake(lake), [str(other)], Settings())["files_skipped"] == 1
+    generation = Lake.open(lake).snapshot().generation
+    for folder in (logs, other, logs):
+        assert run.ingest(Lake(lake), [str(folder)], Settings())["files_skipped"] == 1
+    assert Lake.open(lake).snapshot().generation == generation
     monkeypatch.setattr(found, "installed", lambda: [1])
     monkeypatch.setattr(run, "installed", lambda: [1])
     again = run.ingest(Lake(lake), [str(logs)], Settings())

@@ -166,6 +166,12 @@ def parted(found: Iterable[Found], kept: str | None) -> tuple[list[Found], dict[
     return rest, passed
 
 
+def elsewhere(kept: str | None, roots: Sequence[str]) -> dict[str, list[int]]:
+    """Of the files that are kept as holding no log, those that an ingest of `roots` does not look at."""
+    told: dict[str, list[int]] = json.loads(kept)["files"] if kept and is_as_installed(kept) else {}
+    return {path: seen for path, seen in told.items() if not is_below(path, roots)}
+
+
 def is_as_installed(kept: str | None) -> bool:
     """Whether the same packages are installed as when the ledger's `NO_LOG` was written."""
     return kept is not None and bool(json.loads(kept).get("installed") == installed())

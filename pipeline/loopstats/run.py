@@ -25,7 +25,7 @@ from loopstats.classify import classify
 from loopstats.config import Settings
 from loopstats.detect import detect, enrol
 from loopstats.errors import LakeError, RejectsError, UsageError
-from loopstats.found import NO_LOG, REPORT, installed, is_as_installed, parted
+from loopstats.found import NO_LOG, REPORT, elsewhere, installed, is_as_installed, parted
 from loopstats.steps import build, find_shadows, record_index
 from loopstats.store import Lake, Snapshot, Writer, bucket_of, damage, scan_files
 from loopstats.tables import (
@@ -204,6 +204,7 @@ def ingest(
         is_other_rule = writer.meta("rule_digest") not in (None, settings.rule_digest)
         kept = writer.meta(NO_LOG)
         rest, passed = (found, {}) if is_full or is_other_rule else parted(found, kept)
+        passed |= elsewhere(kept, reading.resolved_roots(paths))
         # A file of no known format is looked at again when another format may have been installed.
         settled = known if is_as_installed(kept) else {path: row for path, row in known.items() if row["format"]}
         todo, count_same = (list(found), 0) if is_full else reading.plan(rest, settled)
@@ -219,7 +220,7 @@ def ingest(
             "files_grown": state.count_grown,
             "files_same": count_same,
             "files_gone": state.count_gone,
-            "files_skipped": len(state.passed),
+            "files_skipped": len(state.passed.keys() & {file.path for file in found}),
             "records": state.count_records,
             "stale": sorted(row["source_file"] for row in known.values() if row["is_gone"]) if is_other_rule else [],
         }
