@@ -22,6 +22,7 @@ from loopstats.errors import UsageError
 
 LEDGER = "ledger.sqlite"
 MANIFEST = "manifest.json"
+DATA = "data"  # the folder of the files of the lake
 REPORT = "report"
 NO_LOG = "no_log"  # in the ledger: files that were looked at and hold no log
 SCHEMA_VERSION = 1  # of the ledger and of the tables in `tables.py`

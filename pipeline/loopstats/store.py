@@ -28,6 +28,7 @@ import polars as pl
 
 from loopstats import __version__
 from loopstats.errors import LakeError, LockedError, StorageError, UsageError
+from loopstats.found import DATA as DATA
 from loopstats.found import LEDGER as LEDGER
 from loopstats.found import MANIFEST as MANIFEST
 from loopstats.found import SCHEMA_VERSION as SCHEMA_VERSION
@@ -35,7 +36,6 @@ from loopstats.tables import BUCKETS, LIFT, RECORDS, TABLES, Table
 
 KEEP_GENERATIONS = 2
 SYNCS_AT_ONCE = 8
-DATA = "data"
 OWN_FILES = "*/bucket=*/*.parquet"  # below DATA: what a writer makes, and sweeps
 
 _DDL = """

@@ -27,7 +27,6 @@ from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, Loopst
 
 manual.fill(app)
 
-DATA = "data"  # the folder of the lake's files
 GLOBAL_VALUES = ("--lake", "--config", "--color", "--tz")
 GLOBAL_FLAGS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 
@@ -94,6 +93,8 @@ def _complete() -> int:
 
 def _is_of_a_data_file(error: Exception) -> bool:
     """The engine found a file of the lake missing or not as it was written."""
+    from loopstats.found import DATA
+
     is_engine = type(error).__module__.startswith("polars") and str(error).startswith("parquet: ")
     return is_engine or (isinstance(error, FileNotFoundError) and f"{DATA}/" in str(error) and ".parquet" in str(error))
 
