@@ -8,10 +8,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+from loopstats import hook
 
 DATA = Path(__file__).parent / "data"
 
@@ -81,6 +85,34 @@ def run(
         timeout=timeout,
         check=False,
     )
+
+
+def hook_in_process(data: bytes, environment: dict[str, str]) -> bytes:
+    """What the hook answers to `data` on stdin, in this process; signals are left as they were."""
+    ends = [os.pipe(), os.pipe()]
+    os.write(ends[0][1], data)
+    kept = os.dup(0), os.dup(1)
+    heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    os.dup2(ends[0][0], 0)
+    os.dup2(ends[1][1], 1)
+    for end in (*ends[0], ends[1][1]):
+        os.close(end)
+    rest = {name: word for name, word in os.environ.items() if not name.startswith(("XDG_", "LOOPSTATS_"))}
+    try:
+        with mock.patch.dict(os.environ, rest | environment, clear=True):
+            assert hook.main([]) == 0
+    finally:
+        signal.alarm(0)  # its own time limit would end this process
+        for number, action in heard.items():
+            signal.signal(number, action)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        os.dup2(kept[0], 0)
+        os.dup2(kept[1], 1)
+        for end in kept:
+            os.close(end)
+    with os.fdopen(ends[1][0], "rb") as answer:
+        return answer.read()
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

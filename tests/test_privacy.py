@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,9 +20,9 @@ import pytest
 
 from emitting import Fed, feed
 from harvest import Input, fed, inputs, leaves, replaced
-from hostile import native_log, run
+from hostile import hook_in_process, native_log, run
 from lines import ingest, tables_of
-from loopstats import cli, hook
+from loopstats import cli
 from loopstats.formats import kept_state
 from loopstats.formats.codex import Codex
 from loopstats.tables import TABLES
@@ -315,38 +314,12 @@ def test_the_hook_writes_no_secret_and_no_content(is_failure: bool, tmp_path: Pa
             )
             number += 1
             environment = {"HOME": str(tmp_path), "LOOPSTATS_EXPERIMENT": terms, "LOOPSTATS_SPOOL": f"{tmp_path}/spool"}
-            written += in_process(json.dumps(event).encode(), environment)
+            written += hook_in_process(json.dumps(event).encode(), environment)
     spool = [path for path in (tmp_path / "spool").rglob("*") if path.is_file()]
     assert sum(path.read_bytes().count(b'"step"') for path in spool) >= number
     written += b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert CANARY.lower().encode() not in written.lower()
     assert WORD.encode() not in written
-
-
-def in_process(data: bytes, environment: dict[str, str]) -> bytes:
-    """What the hook answers to `data` on stdin, without a process of its own."""
-    ends = [os.pipe(), os.pipe()]
-    os.write(ends[0][1], data)
-    kept = os.dup(0), os.dup(1)
-    os.dup2(ends[0][0], 0)
-    os.dup2(ends[1][1], 1)
-    for end in (*ends[0], ends[1][1]):
-        os.close(end)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith(("XDG_", "LOOPSTATS_"))]:
-                patch.delenv(name)
-            for name, word in environment.items():
-                patch.setenv(name, word)
-            assert hook.main([]) == 0
-    finally:
-        signal.alarm(0)  # the hook's own limit of its time, which would end this process
-        os.dup2(kept[0], 0)
-        os.dup2(kept[1], 1)
-        for end in kept:
-            os.close(end)
-    with os.fdopen(ends[1][0], "rb") as answer:
-        return answer.read()
 
 
 def test_the_hook_in_a_process_of_its_own_says_no_secret(tmp_path: Path) -> None:

@@ -172,9 +172,11 @@ def _mind_signals(spool: str) -> None:
         note(spool, "", Fault(f"signal {number}"), {})
         os._exit(0)
 
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM"):
-        if hasattr(signals, name):
-            signals.signal(getattr(signals, name), leave)
+    heard = [getattr(signals, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM") if hasattr(signals, name)]
+    for number in heard:
+        signals.signal(number, leave)
+    if hasattr(signals, "pthread_sigmask"):  # an agent may have started us with some of them blocked
+        signals.pthread_sigmask(signals.SIG_UNBLOCK, heard)
     if hasattr(signals, "alarm"):
         signals.alarm(DEADLINE_S)
 
