@@ -92,7 +92,9 @@ def hook_in_process(data: bytes, environment: dict[str, str]) -> bytes:
     ends = [os.pipe(), os.pipe()]
     os.write(ends[0][1], data)
     kept = os.dup(0), os.dup(1)
-    heard = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)}
+    heard = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
+    }
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     os.dup2(ends[0][0], 0)
     os.dup2(ends[1][1], 1)
