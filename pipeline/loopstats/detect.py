@@ -136,7 +136,7 @@ def counted_events(steps: pl.DataFrame, sessions: pl.DataFrame) -> pl.DataFrame:
 def _failed(steps: pl.DataFrame) -> pl.DataFrame:
     """Failed attempts with the columns that detection needs: few rows and few columns, before anything is joined."""
     is_failed = is_attempt() & (pl.col("outcome") == "failure") & pl.col("signature").is_not_null()
-    return steps.filter(is_failed).select(NEEDED)
+    return steps.lazy().filter(is_failed).select(NEEDED).collect()
 
 
 def _events(steps: pl.DataFrame) -> pl.DataFrame:
@@ -168,7 +168,7 @@ def _first_detections(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _facts(loops: pl.DataFrame, events: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    attempts = steps.filter(is_attempt()).select("run_id", "step", "action", "outcome")
+    attempts = steps.lazy().filter(is_attempt()).select("run_id", "step", "action", "outcome").collect()
     frame = (
         loops.rename({"step": "detected_step", "ts": "detected_at", "call_id": "detected_call_id"})
         .join(_counts(loops, events), on="row", how="left", maintain_order="left")
