@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from loopstats import run
+from loopstats import nights
 from loopstats.config import Experiment, Settings
 from loopstats.store import Lake
 from small_lake import hour, make_lake
@@ -117,7 +117,7 @@ def hostile_lake(root: Path) -> Lake:
             )
     lake = make_lake(root, {"loops": loops, "steps": steps, "turns": turns, "sessions": sessions, "runs": runs})
     for day in (3, 4, 5):
-        run.record_lift(lake, SETTINGS, as_of_us=AS_OF_US - (8 - day) * 86_400_000_000)
+        nights.record_lift(lake, SETTINGS, as_of_us=AS_OF_US - (8 - day) * 86_400_000_000)
     return lake
 
 

@@ -17,7 +17,7 @@ import filelock
 import jsonschema
 import pytest
 
-from loopstats import cli, homes, journal, nightly, page, run, simulate
+from loopstats import cli, homes, journal, nightly, nights, page, run, simulate
 from loopstats.config import Settings
 from loopstats.errors import StorageError
 from loopstats.nightly import Place, Plan
@@ -108,7 +108,7 @@ def test_the_schema_refuses_a_line_with_one_thing_wrong(first: tuple[Path, dict[
 def test_the_lift_of_the_night_stands_in_the_lake(
     first: tuple[Path, dict[str, Any]], helping: tuple[World, Path]
 ) -> None:
-    history = run.lift_history(Lake(first[0]).snapshot(), as_of_us=helping[0].as_of_us)
+    history = nights.lift_history(Lake(first[0]).snapshot(), as_of_us=helping[0].as_of_us)
     told = {one["scope"]: one["lift"] for one in first[1]["verdicts"]}
     assert dict(history.select("scope", "lift").iter_rows()) == told
 

@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lines import assert_same, tables_of
-from loopstats import cli, doctor, estimate, nightly, run, spark, store, when, workers
+from loopstats import cli, doctor, estimate, nightly, nights, run, spark, store, when, workers
 from loopstats.config import Settings
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.store import Lake
@@ -175,7 +175,9 @@ def test_the_lift_is_gathered_by_pieces(here: Path, mode: str) -> None:
         settings,
         interval,
     )
-    whole = run.read_lift(snapshot, settings, as_of_us=AS_OF_US, since_us=interval.since_us, until_us=interval.until_us)
+    whole = nights.read_lift(
+        snapshot, settings, as_of_us=AS_OF_US, since_us=interval.since_us, until_us=interval.until_us
+    )
     known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), AS_OF_US)
     assert there.to_json()["rows"] == whole.to_json()["rows"]
     assert there.warnings == (*whole.warnings, *known)

@@ -170,7 +170,7 @@ def arms(estimate: Estimate, name: str = "Outcomes by arm") -> str:
 
 
 def nights(history: pl.DataFrame, name: str = "Lift, night by night") -> str:
-    """Lift and nightly interval over the recorded nights of one experiment; a row of `run.lift_history` a night.
+    """Lift and nightly interval over the recorded nights of one experiment; a row of `nights.lift_history` a night.
 
     Nights without a lift leave a gap. The last `NIGHTS_SHOWN` are drawn. Time runs by the as-of, to the day.
     """

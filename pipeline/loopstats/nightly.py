@@ -27,7 +27,7 @@ from typing import Any
 import filelock
 import polars as pl
 
-from loopstats import __version__, findings, journal, rule, run
+from loopstats import __version__, findings, journal, nights, rule, run
 from loopstats.audits import audit as audit_runs
 from loopstats.config import PRICE_LIBRARY, Settings
 from loopstats.errors import (
@@ -314,7 +314,7 @@ def _work(done: Night, plan: Plan, monotonic: Callable[[], float]) -> None:
         lines = audit_runs(tables).lines()
         facts["findings"] = {name: [x, n] for name, x, n in lines.select("finding", "x", "n").iter_rows()}
     with step("lift") as facts:
-        readout, fresh = run.record_lift(lake, plan.settings, as_of_us=done.as_of_us, since_us=plan.since_us)
+        readout, fresh = nights.record_lift(lake, plan.settings, as_of_us=done.as_of_us, since_us=plan.since_us)
         restated = int((fresh["revision"] > 0).sum())
         facts |= {"estimates": len(readout.estimates), "recorded": fresh.height - restated, "restated": restated}
     done.verdicts = [_verdict(estimate.to_row()) for estimate in readout.estimates]
@@ -417,7 +417,7 @@ def _regression(snapshot: Snapshot, readout: Readout) -> Gate:
     had. The intervals of all nights hold together in 95 of 100 experiments, so the effect itself has changed, or what
     is measured has; no number of nights makes this more likely by chance.
     """
-    history = run.lift_history(snapshot, as_of_us=readout.as_of_us).filter(
+    history = nights.lift_history(snapshot, as_of_us=readout.as_of_us).filter(
         (pl.col("scope") == "to_date") & pl.col("is_latest")
     )
     tonight = pl.col("as_of").dt.epoch("us") == readout.as_of_us

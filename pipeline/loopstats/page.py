@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from loopstats import __version__, charts, estimate, findings, query, report, rule, run
+from loopstats import __version__, charts, estimate, findings, nights, query, report, rule
 from loopstats.estimate import ARMS, Estimate, LoopRates, Notice, Rate, Readout
 from loopstats.report import safe_text
 from loopstats.tables import TIME
@@ -118,10 +118,10 @@ def read(snapshot: Snapshot, settings: Settings, interval: Interval, filters: Fi
         settings=settings,
         readouts=readouts,
         quality=estimate.quality(snapshot.scan("steps"), sources, interval.as_of_us),
-        history=run.lift_history(snapshot, as_of_us=interval.as_of_us).filter(
+        history=nights.lift_history(snapshot, as_of_us=interval.as_of_us).filter(
             (pl.col("scope") == "to_date") & pl.col("is_latest")
         ),
-        is_any_night=bool(run.lift_history(snapshot, as_of_us=interval.as_of_us).height),
+        is_any_night=bool(nights.lift_history(snapshot, as_of_us=interval.as_of_us).height),
         rates=rate(mine["loops"], mine["steps"]),
         rates_by=rates_by,
         count_values=count_values,
@@ -431,7 +431,7 @@ def _nights(content: Content) -> Section:
     figures = []
     for name in names[:EXPERIMENTS_SHOWN]:
         mine = content.history.filter(pl.col("experiment") == name)
-        listed = run.shown_history(mine.tail(NIGHTS_LISTED))
+        listed = nights.shown_history(mine.tail(NIGHTS_LISTED))
         rows = tuple(
             (
                 row["as_of"].strftime("%Y-%m-%d %H:%M").removesuffix(" 00:00"),

@@ -477,14 +477,14 @@ def planted(world: World, folder: Path | None = None) -> tuple[Readout, pl.DataF
     One row a quantity: its truth, its estimate with the 95 % interval, whether the truth lies inside, the n of both
     arms. The counts by arm and outcome must come back exactly: MismatchError where they do not.
     """
-    from loopstats import run
+    from loopstats import nights, run
     from loopstats.store import Lake
 
     with tempfile.TemporaryDirectory(prefix="loopstats-") as scratch:
         made = plant(world, Path(scratch) / "planted" if folder is None else folder)
         lake = Lake(Path(scratch) / "lake")
         run.ingest(lake, [str(made.logs)], world.settings)
-        readout = run.read_lift(lake.snapshot(), world.settings, as_of_us=world.as_of_us)
+        readout = nights.read_lift(lake.snapshot(), world.settings, as_of_us=world.as_of_us)
     found = readout.scope("to_date", EXPERIMENT)
     if found is None:
         raise MismatchError("no enrolled loop came back from the planted logs")

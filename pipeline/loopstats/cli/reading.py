@@ -230,10 +230,10 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
         raise UsageError("--record: the as-of lies in the future, where outcomes are not known yet")
     given.snapshot()
     settings = given.settings()
-    from loopstats import query, run
+    from loopstats import nights, query
     from loopstats.store import Lake
 
-    readout, fresh = run.record_lift(
+    readout, fresh = nights.record_lift(
         Lake(given.root),
         settings,
         as_of_us=interval.as_of_us,
@@ -250,9 +250,9 @@ def _record(answer: Answer, interval: Interval, experiment: str | None, is_all: 
 
 
 def _history(answer: Answer, interval: Interval, experiment: str | None) -> None:
-    from loopstats import run
+    from loopstats import nights
 
-    frame = run.lift_history(
+    frame = nights.lift_history(
         answer.context.snapshot(),
         as_of_us=interval.as_of_us,
         since_us=interval.since_us,
@@ -260,7 +260,7 @@ def _history(answer: Answer, interval: Interval, experiment: str | None) -> None
         experiment=experiment,
     )
     envelope = make_envelope(answer, "lift_history", interval, answer.context.settings())
-    shown = run.shown_history(frame) if answer.is_plain_table else frame
+    shown = nights.shown_history(frame) if answer.is_plain_table else frame
     write_or_nothing(answer, shown, envelope, HISTORY_COLUMNS, "recorded nights")
 
 
