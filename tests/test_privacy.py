@@ -8,21 +8,21 @@ through the program, and every byte that it writes or says is searched.
 from __future__ import annotations
 
 import json
-import os
+import re
 import sqlite3
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow
 import pytest
 
 from emitting import Fed, feed
 from harvest import Input, fed, inputs, leaves, replaced
-from hostile import hook_in_process, native_log, run
+from hostile import files_below, hook_in_process, native_log, run
 from lines import ingest, tables_of
-from loopstats import cli
+from loopstats import cli, collector, store
 from loopstats.formats import kept_state
 from loopstats.formats.codex import Codex
 from loopstats.tables import TABLES
@@ -337,25 +337,57 @@ def test_the_hook_in_a_process_of_its_own_says_no_secret(tmp_path: Path) -> None
     assert [name for name, data in written.items() if CANARY.encode() in data or WORD.encode() in data] == []
 
 
-def test_an_unexpected_error_tells_its_place_and_no_text_of_a_log(place: Path, tmp_path: Path) -> None:
-    secret, log = SECRETS["github"].format(core(1)), next((place / "logs").glob("*.jsonl"))
-    code = (
-        "import sys\n"
-        "from loopstats import cli, ingest\n"
-        f"def broken(*_):\n    raise RuntimeError('about {secret} \\x1b[31m')\n"
-        "ingest._read_lines = broken\n"
-        "sys.exit(cli.run_command(sys.argv[1:]))"
-    )
+SAID = f"{WORD} {SECRETS['github'].format(core(1))} \x1b[31m"
+
+
+@pytest.mark.parametrize("command", ["ingest", "nightly"])
+@pytest.mark.parametrize("error", [KeyError, pl.exceptions.ComputeError, pyarrow.ArrowSerializationError, OSError])
+def test_an_unexpected_error_tells_its_type_and_place_and_no_text_of_a_log(
+    command: str,
+    error: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The text of an error may quote what was read: it is told where it was asked for, without secrets, and nowhere else."""
+
+    def broken(*_: object) -> None:
+        raise error(SAID)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(store.Writer, "commit", broken)
+    (tmp_path / "a.jsonl").write_text(looping("s", ["x"]), encoding="utf-8")
+    arguments = ["a.jsonl", "--json", "--log", "night"] if command == "nightly" else ["a.jsonl"]
     for debug in ("0", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", code, "--lake", str(tmp_path / "lake"), "ingest", str(log)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "LOOPSTATS_DEBUG": debug},
-            check=False,
-        )
-        assert done.returncode == 1
-        assert CANARY not in done.stdout + done.stderr
-        assert "\x1b" not in done.stderr
-        assert "RuntimeError" in done.stderr
-        assert ("Traceback" in done.stderr) == (debug == "1")
+        monkeypatch.setenv("LOOPSTATS_DEBUG", debug)
+        assert cli.run_command(["--lake", "lake", command, *arguments]) == (74 if error is OSError else 1)
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        told = rf"internal error: {error.__name__} at loopstats\.run:\d+ \("
+        assert re.search(told, err)
+        assert ("Traceback" in err, WORD in err) == (debug == "1", debug == "1")
+        assert (CANARY in out + err, "\x1b" in err) == (False, False)
+        written = out + "".join(map(str, files_below(tmp_path / "lake").values()))
+        if command == "nightly":
+            written += (tmp_path / "night").read_text(encoding="utf-8")
+            assert re.search(told, written)
+        assert (CANARY in written, WORD in written) == (False, False)
+
+
+def test_a_fault_of_the_hook_tells_its_type_and_place_and_no_text_of_the_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError(SAID)
+
+    monkeypatch.setattr(collector.answers, "asked", broken)
+    terms = json.dumps({"experiment": "e", "salt": "s", "share_bp": 5000, "n_star": 100})
+    event = {"session_id": "s", "tool_name": "Bash", "tool_use_id": "t", "hook_event_name": "PostToolUse"}
+    environment = {"HOME": str(tmp_path), "LOOPSTATS_EXPERIMENT": terms, "LOOPSTATS_SPOOL": f"{tmp_path}/spool"}
+    assert hook_in_process(json.dumps(event).encode(), environment) == b""
+    written = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    fault = json.loads(written["log"])
+    assert fault["fault"] == "KeyError"
+    assert re.fullmatch(r"loopstats\.collector:\d+", fault["where"])
+    assert [name for name, data in written.items() if CANARY.encode() in data or WORD.encode() in data] == []

@@ -819,7 +819,7 @@ def note(spool: str, agent: str, error: BaseException, env: dict[str, str]) -> N
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and "loopstats" in trace.tb_next.tb_frame.f_code.co_filename:
         trace = trace.tb_next
-    where = "" if trace is None else f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
+    where = "" if trace is None else f"{trace.tb_frame.f_globals['__name__']}:{trace.tb_lineno}"
     line = (
         json.dumps(
             {

@@ -57,7 +57,7 @@ PREFIX = "LOOPSTATS_"
 # What the program reads from the environment beside the keys.
 OTHER_VARIABLES = {
     "LOOPSTATS_CONFIG": "as `--config FILE`",
-    "LOOPSTATS_DEBUG": "1: an error shows where in the program it came from",
+    "LOOPSTATS_DEBUG": "1: an error tells its whole traceback and text, which may be text of a log; secrets are masked",
     "LOOPSTATS_DISABLE": "1: the live hook does nothing",
     "LOOPSTATS_EXPERIMENT": "the keys of `[hook]` as a JSON object, for one session of an agent",
     "LOOPSTATS_NIGHTLY_EXIT_CODE": "set for the command of `--on-fail`: how the night ended",

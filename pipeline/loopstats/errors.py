@@ -2,10 +2,13 @@
 
 A room of its own because every layer raises these and only `cli.py` turns them into an exit code. Bad *input* is not
 an error: it becomes a row in `rejects`. What stands here is a broken machine, a wrong call or a damaged lake, and each
-message names the file or value and the mend.
+message names the file or value and the mend. An error that nobody foresaw may quote what it was working on, and that
+may be a log: of such a one only type and place are told.
 """
 
 from __future__ import annotations
+
+from types import TracebackType
 
 OK = 0
 INTERNAL = 1
@@ -73,3 +76,18 @@ class Reject(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def unforeseen(error: BaseException) -> str:
+    """One line about an error that is not of this module: its type and where in this program it came from.
+
+    Nothing of its text, which may be a log's.
+    """
+    place = ""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith("loopstats."):
+            place = f" at {module}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"internal error: {type(error).__name__}{place} (LOOPSTATS_DEBUG=1 tells all of it; please report it)"

@@ -16,6 +16,7 @@ import platform
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from loopstats.errors import (
     RejectsError,
     StorageError,
     UsageError,
+    unforeseen,
 )
 from loopstats.estimate import SRM_FAIL_E, Readout
 from loopstats.output import canonical, write_file
@@ -257,20 +259,19 @@ def _code(done: Night) -> int:
 
 
 def _note_error(done: Night, error: BaseException) -> None:
-    """What went wrong, in one line that can hold no log text: of an error that is not ours only its type is told."""
+    """What went wrong, in one line that can hold no log text: of one that is not ours type and place are told."""
     if isinstance(error, LoopstatsError):
         done.error, done.exit_code = str(error), error.exit_code
     elif isinstance(error, KeyboardInterrupt):
         done.error, done.exit_code = "interrupted", INTERRUPT
-    elif isinstance(error, OSError):
-        done.error, done.exit_code = f"{error.filename or 'I/O error'}: {error.strerror or 'failed'}", IO
+    elif isinstance(error, OSError) and error.strerror:
+        done.error, done.exit_code = f"{error.filename or 'I/O error'}: {error.strerror}", IO
     else:
-        done.error = f"internal error: {type(error).__name__} (LOOPSTATS_DEBUG=1 shows where; please report it)"
-        done.exit_code = INTERNAL
-        if os.environ.get("LOOPSTATS_DEBUG") == "1":
-            import traceback
+        done.error, done.exit_code = unforeseen(error), IO if isinstance(error, OSError) else INTERNAL
+    if os.environ.get("LOOPSTATS_DEBUG") == "1":
+        from loopstats.originals import told_whole
 
-            traceback.print_exception(error)
+        sys.stderr.write(told_whole(error))
 
 
 def _ms(seconds: float) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -144,3 +145,9 @@ def shown(text: str, length: int = LINE_SHOWN) -> str:
         masked = masked[: max(0, len(masked) - LONGEST_SECRET)]
     visible = safe_text(masked[: length + 1])
     return visible if not is_cut and len(masked) <= length and len(visible) <= length else visible[:length] + "…"
+
+
+def told_whole(error: BaseException) -> str:
+    """The traceback of an error, line by line. It may quote a log: secrets are masked, and all is visible."""
+    lines = rule.mask_secrets("".join(traceback.format_exception(error))).splitlines()
+    return "".join(safe_text(line) + "\n" for line in lines)

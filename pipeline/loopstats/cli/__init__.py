@@ -23,7 +23,7 @@ from loopstats.cli import (
 )
 from loopstats.cli.base import Globals, app, drop_stdout, say
 from loopstats.cli.waiting import waiting
-from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError
+from loopstats.errors import FINDING, INTERNAL, INTERRUPT, IO, OK, USAGE, LoopstatsError, UsageError, unforeseen
 
 manual.fill(app)
 
@@ -74,7 +74,9 @@ def run_command(arguments: list[str] | None = None) -> int:
         return INTERRUPT
     except Exception as error:
         if os.environ.get("LOOPSTATS_DEBUG") == "1":
-            _show_traceback(error)
+            from loopstats.originals import told_whole
+
+            sys.stderr.write(told_whole(error))
         return _explain(error)
     finally:
         waiting.end()
@@ -114,22 +116,8 @@ def _explain(error: Exception) -> int:
         first = str(error).splitlines()[0]
         say(f"the lake cannot be read ({first}); try again, and if it stays, `loopstats lake verify` names the mend")
         return FINDING
-    if isinstance(error, OSError):
-        say(f"{error.filename or 'I/O error'}: {error.strerror or error}")
+    if isinstance(error, OSError) and error.strerror:
+        say(f"{error.filename or 'I/O error'}: {error.strerror}")
         return IO
-    from loopstats.rule import mask_secrets
-
-    text = mask_secrets(str(error))
-    say(f"internal error: {type(error).__name__}: {text} (LOOPSTATS_DEBUG=1 shows where; please report it)")
-    return INTERNAL
-
-
-def _show_traceback(error: Exception) -> None:
-    """The traceback on stderr, line by line; a message may hold what a log said, so it is masked and made visible."""
-    import traceback
-
-    from loopstats.report import safe_text
-    from loopstats.rule import mask_secrets
-
-    text = mask_secrets("".join(traceback.format_exception(error)))
-    sys.stderr.write("".join(safe_text(line) + "\n" for line in text.splitlines()))
+    say(unforeseen(error))
+    return IO if isinstance(error, OSError) else INTERNAL
