@@ -23,7 +23,7 @@ from loopstats.compare import GROUPS
 from loopstats.query import DECIDED
 from loopstats.tables import TABLES
 from loopstats.waste import WASTE_BY
-from program import EXAMPLES, LEAVES, NO_TABLE, Home, Told, command_of, options
+from program import EXAMPLES, LEAVES, Home, Told, command_of, options
 
 FOLDER = Path(__file__).resolve().parents[1] / "pipeline" / "loopstats" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,7 +38,7 @@ BY_HAND = {"nightly"}
 # Keys below which the data names the keys.
 NAMED_BY_DATA = {"values", "settings", "files", "nothing_types"}
 # Options that change the columns.
-SHAPES = {"--all", "--by", "--compare", "--dry-run", "--faults", "--history", "--path", "--record"}
+SHAPES = {"--all", "--by", "--compare", "--dry-run", "--faults", "--history", "--path", "--print", "--record"}
 # Answers of other shapes than the manual's examples give.
 MORE = (
     "loopstats lift --as-of 2026-11-20 --since 7d --by tool,model",
@@ -87,7 +87,7 @@ def lines() -> list[str]:
         command = command_of(line)
         flags = sorted({word for word in words if word.startswith("--")} & SHAPES)
         flags += ["argument"] if command in ("schema",) and len(words) > 2 else []
-        if command not in BY_HAND and "--json" in options(LEAVES.get(command)) and not NO_TABLE & set(words):
+        if command not in BY_HAND and "--json" in options(LEAVES.get(command)) and "--json-schema" not in words:
             chosen.setdefault((command, *flags), line)
     return [*chosen.values(), *MORE]
 

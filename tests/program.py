@@ -145,7 +145,9 @@ class Home:
                 shutil.copytree(self.folder / "lake", lake)
             words = ["--lake", str(lake), *words]
         if more:
-            words = [*without(words, ("-f", "--format", "-o", "--output"), ("--json",)), *more]
+            words = without(words, ("-f", "--format", "-o", "--output"), ("--json",))
+            end = words.index("--") if "--" in words else len(words)
+            words[end:end] = more
         return self.run(words, width, is_left)
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +52,34 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def call(*arguments: str) -> int:
     return cli.run_command(["--quiet", "--lake", "lake", "schedule", *arguments])
+
+
+def rows(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    capfd.readouterr()
+    assert call(*arguments, "--json") == 0
+    found: list[dict[str, Any]] = json.loads(capfd.readouterr().out)["rows"]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cron", "systemd"])
+def test_with_json_what_is_printed_and_what_is_changed_are_rows(
+    kind: str, crontab: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--print", kind) == 0
+    text = capfd.readouterr().out
+    printed = rows(capfd, "--print", kind)
+    assert all(row["kind"] == kind and row["text"] in text and row["text"] for row in printed)
+    assert len(printed) == (1 if kind == "cron" else 2)
+    assert call("--install", kind, "--dry-run") == 0
+    diff = capfd.readouterr().out
+    dry = rows(capfd, "--install", kind, "--dry-run")
+    assert "".join(row["diff"] for row in dry) == diff != ""
+    made = rows(capfd, "--install", kind)
+    assert [row | {"is_dry_run": True} for row in made] == dry
+    assert [row["place"] for row in made] == [row["place"] for row in printed]
+    again = rows(capfd, "--install", kind)
+    assert [(row["is_changed"], row["is_dry_run"], row["diff"]) for row in again] == [(False, False, "")] * len(made)
+    assert all(row["is_changed"] for row in rows(capfd, "--uninstall", kind))
 
 
 # --- cron ------------------------------------------------------------------------------------------------------------

@@ -146,6 +146,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 SCHEDULE_COLUMNS = ("kind", "state", "at", "command", "place")
+CHANGE_COLUMNS = ("kind", "place", "is_changed", "is_dry_run", "diff")
 
 
 @app.command()
@@ -173,10 +174,14 @@ def schedule(
     if [print_, install, uninstall, status].count(True) != 1:
         raise UsageError("schedule: give one of --print, --install, --uninstall and --status")
     given: Globals = context.obj
+    answer = make_answer(context, format_, json, None)
+    is_text = format_ is None and not json  # as it will stand there; else rows of it
+    import polars as pl
+
     from loopstats import schedule as timetable
 
     if status:
-        _schedule_status(make_answer(context, format_, json, None))
+        _schedule_status(answer)
         return
     if kind not in timetable.KINDS:
         raise UsageError(f"schedule: name one of {', '.join(timetable.KINDS)}, e.g. `loopstats schedule --print cron`")
@@ -191,7 +196,14 @@ def schedule(
     if print_ and job is not None:
         texts = timetable.units(job) if kind == "systemd" else {"": timetable.cron_block(job)}
         folder = timetable.unit_folder(os.environ)
-        sys.stdout.write("\n".join(f"# {folder / name}\n{text}" if name else text for name, text in texts.items()))
+        if is_text:
+            sys.stdout.write("\n".join(f"# {folder / name}\n{text}" if name else text for name, text in texts.items()))
+            return
+        rows = [
+            {"kind": kind, "place": str(folder / name) if name else "crontab", "text": text}
+            for name, text in texts.items()
+        ]
+        write_static(answer, "schedule_print", pl.DataFrame(rows))
         return
     if kind == "cron":
         before = timetable.read_crontab()
@@ -201,13 +213,17 @@ def schedule(
         changes = timetable.unit_changes(job, key, os.environ)
     is_same = all(change.before == change.after for change in changes)
     if dry_run:
-        sys.stdout.write("".join(change.diff for change in changes))
+        if is_text:
+            sys.stdout.write("".join(change.diff for change in changes))
     elif kind == "cron" and not is_same:
         timetable.write_crontab(changes[0].after)
     elif kind == "systemd":
         timetable.write_units(changes, key, os.environ)
     words = "nothing to change" if is_same else "would be changed" if dry_run else "changed"
     given.note(f"{', '.join(change.name for change in changes)}: {words}")
+    if not is_text:
+        told = [(kind, one.name, one.before != one.after, dry_run, one.diff) for one in changes]
+        write_static(answer, "schedule_change", pl.DataFrame(told, schema=CHANGE_COLUMNS, orient="row"))
     if kind == "systemd" and not dry_run:
         _tell_systemd(given, [Path(change.name) for change in changes], is_out=job is None)
 
