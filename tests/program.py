@@ -43,7 +43,7 @@ NOT_RUN = {
     "spark lift": "needs pyspark and Java; test_spark runs it",
 }
 # They would change what the others read: each has a lake of its own, those that need one a copy.
-WRITE = ("ingest", "nightly", "lake compact", "lake rebuild")
+WRITE = ("ingest", "nightly", "lake compact", "lake rebuild", "lift --record")
 # Of a command that prints a table: what prints something else.
 NO_TABLE = {"--json-schema", "--print", "--install", "--uninstall"}
 
@@ -92,8 +92,9 @@ class Home:
             f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT / "pipeline"))} exec {shlex.quote(sys.executable)} -m loopstats.cli "$@"\n'
         )
         program.chmod(0o755)
-        told = self.run(["-q", "ingest", str(SAMPLE)])
-        assert told.code == 0, told.err
+        for arguments in (["ingest", str(SAMPLE)], ["lift", "--record"]):
+            told = self.run(["-q", *arguments])
+            assert told.code == 0, told.err
 
     def run(self, arguments: list[str], width: int = 100, is_left: bool = False) -> Told:
         """Call the program in this process; `is_left`: the reader of stdout has gone."""
@@ -139,9 +140,10 @@ class Home:
     def example(self, line: str, *more: str, width: int = 100, is_left: bool = False) -> Told:
         """Run a line of the manual; `~` is this home, and `-o FILE` is left out where a format is asked for."""
         words = [str(self.folder) + word[1:] if word.startswith("~/") else word for word in shlex.split(line)[1:]]
-        if command_of(line) in WRITE:
-            lake = self.folder / f"lake of {command_of(line)}"
-            if command_of(line) != "ingest" and not lake.exists():
+        writer = command_of(line) + " --record" * ("--record" in words)
+        if writer in WRITE:
+            lake = self.folder / f"lake of {writer}"
+            if writer != "ingest" and not lake.exists():
                 shutil.copytree(self.folder / "lake", lake)
             words = ["--lake", str(lake), *words]
         if more:

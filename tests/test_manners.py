@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from loopstats import errors, output, report
 from loopstats.cli.complete import SCRIPTS, VALUES, complete
 from loopstats.cli.manual import ENTRIES, USUAL
+from hostile import files_below
 from program import COMMANDS, EXAMPLES, ROOT, TABLE_EXAMPLES, TREE, Home, Told, command_of, options
 
 WIDTHS = (60, 80, 120, 200)
@@ -104,8 +105,11 @@ def test_one_word_for_one_thing(helps: dict[str, str]) -> None:
 
 @pytest.fixture(scope="module")
 def examples(home: Home) -> dict[str, Told]:
-    """Every example of the manual, as it stands there."""
-    return {line: home.example(line) for line in EXAMPLES}
+    """Every example of the manual, as it stands there; the lake that they share stays as it was."""
+    before = files_below(home.folder / "lake")
+    told = {line: home.example(line) for line in EXAMPLES}
+    assert files_below(home.folder / "lake") == before
+    return told
 
 
 def test_every_example_runs(examples: dict[str, Told]) -> None:
