@@ -17,7 +17,7 @@ import json
 import os
 import sqlite3
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -360,12 +360,12 @@ class Writer:
 
         `cleared` are sources whose old rejects go away (they were read anew).
         """
-        _sync_files([self.root / file.path for file in self._added])
+        _sync_each(_sync_file, [self.root / file.path for file in self._added])
         folders = {(self.root / f.path).parent for f in self._added}
-        for folder in sorted(
-            folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())
-        ):
-            _sync_folder(folder)
+        _sync_each(
+            _sync_folder,
+            sorted(folders | {f.parent for f in folders} | ({self.root / DATA, self.root} if folders else set())),
+        )
         generation = self.generation + 1
         execute = self.ledger.execute
         execute("BEGIN IMMEDIATE")
@@ -503,10 +503,10 @@ def _sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sync_files(paths: Sequence[Path]) -> None:
-    """Sync many small files: most of the time of one is waiting for the disk, so several wait at once."""
+def _sync_each(sync: Callable[[Path], None], paths: Sequence[Path]) -> None:
+    """Sync many small files or folders: most of the time of one is waiting for the disk, so several wait at once."""
     with ThreadPoolExecutor(SYNCS_AT_ONCE) as pool:
-        list(pool.map(_sync_file, paths))
+        list(pool.map(sync, paths))
 
 
 def _write_synced(path: Path, data: bytes | memoryview) -> None:

@@ -60,7 +60,7 @@ def work(request: dict[str, Any]) -> int:
         from loopstats import store
 
         # strace counts the calls of each thread by itself.
-        store._sync_files = lambda paths: [store._sync_file(path) for path in paths]
+        store._sync_each = lambda sync, paths: [sync(path) for path in paths]
     if request.get("go"):
         ctypes.CDLL(None).prctl(*ANY_TRACER, 0, 0, 0)
         with Path(request["go"]).open("rb") as gate:
