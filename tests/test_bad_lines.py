@@ -25,7 +25,7 @@ from lines import assert_same, ingest, tables_of
 from loopstats import cli, errors, rule, run
 from loopstats import ingest as reading
 from loopstats.config import Settings
-from loopstats.decode import decode_line
+from loopstats.decode import decode_line, may_hold_object
 from loopstats.store import Lake
 
 READ, REPAIRED, REJECTED, NOTHING = "read", "repaired", "rejected", "nothing"
@@ -201,6 +201,11 @@ def test_every_kind_of_bad_line(lake: Places, kind: Kind) -> None:
         (row,) = steps.filter(pl.col("call_id") == "bad").to_dicts()
         model = None if kind.model is None else rule.safe_label(kind.model)
         assert (row["exit_code"], row["model"], row["outcome"]) == (kind.exit_code, model, "success")
+
+
+def test_no_line_with_an_object_is_passed_over() -> None:
+    assert all(may_hold_object(kind.line) for kind in (*PAGE, *BESIDE) if kind.fate in (READ, REPAIRED))
+    assert not [line for line in (b"", b"{", b'  {"a": [', b"}", b'"a": {}') if may_hold_object(line)]
 
 
 def test_the_summary_counts_rejects_and_repairs(lake: Places) -> None:

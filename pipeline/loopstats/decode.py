@@ -60,7 +60,7 @@ def decode_line(raw: bytes) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
 
 def may_hold_object(raw: bytes) -> bool:
     """Whether `decode_line` may find an object: cheap where a document is printed over many lines that are none."""
-    return raw.removeprefix(_BOM).lstrip(_BETWEEN.encode())[:1] == b"{"
+    return b"}" in raw and raw.removeprefix(_BOM).lstrip(_BETWEEN.encode())[:1] == b"{"
 
 
 def _survey(value: dict[str, Any]) -> tuple[int, bool]:

@@ -561,7 +561,8 @@ def frames_of(readings: Sequence[Reading]) -> list[pl.DataFrame]:
         for kind, tuples in reading.rows.items():
             rows.setdefault(kind, []).extend(tuples)
     parts = frame_of(rows).partition_by("source_id", maintain_order=True, as_dict=True)
-    return [parts.get((reading.row["source_id"],), RECORDS.empty()) for reading in readings]
+    none = RECORDS.empty()
+    return [parts.get((reading.row["source_id"],), none) for reading in readings]
 
 
 def _columns_of(table: Table, tuples: list[tuple[Any, ...]]) -> pl.DataFrame:
