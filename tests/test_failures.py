@@ -493,8 +493,11 @@ PASSAGES = (
         "\n1,234 characters truncated.",
         "\n  [notice] so",
         "\n12 passed",
+        "\nresult = 5",
     ),
     *(
+        "\nOutput truncated.",
+        "\n  result was clipped to 5]",
         "\n… +3 lines",
         "\n(read 3 times)",
         "\n⚠️ Loop detected",
@@ -529,8 +532,8 @@ def test_the_look_at_beginnings_misses_no_added_line(text: str) -> None:
 
 
 def test_added_lines_are_found_by_their_beginnings() -> None:
-    found = {piece for piece in PASSAGES[-11:] if failures._may_hold_added(piece)}
-    assert set(PASSAGES[-11:]) - found == {"\n12 passed", "\n- item"}
+    found = {piece for piece in PASSAGES[-14:] if failures._may_hold_added(piece)}
+    assert set(PASSAGES[-14:]) - found == {"\n12 passed", "\nresult = 5", "\n- item"}
 
 
 def test_tables_are_whole_and_ascii() -> None:

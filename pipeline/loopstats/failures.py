@@ -454,6 +454,9 @@ WRAPPERS = (
     ("run", "$ |> ", r"\[[A-Za-z0-9_:./-]{1,40}\] \$ .*|> \S.*|\$ .*"),
 )  # fmt: skip
 
+CUT_WORDS = ("output", "result", "observation", "content", "text", "response")
+CUT_OFF = "(?:was |were )?(?:truncated|clipped|omitted|elided|TRUNCATED)"  # what may follow one of them in ADDED
+
 # The second column of a table are its signs, parted by bars: of a line's lower-case text one must be there to make the
 # pattern worth trying. In this table they are how the line begins, in its own case.
 # Whole lines that a harness, a guard or this project adds to a result: gone before anything is read.
@@ -471,8 +474,9 @@ ADDED = (
         "[|(|<|.|\u2026|- |--|Output |Result |Observation |Content |Text |Response |output |result |observation |cont"
         "ent |text |response |0|1|2|3|4|5|6|7|8|9",
         r"[\[(<.\u2026 -]{0,6}(?:[0-9,]+ (?:more )?(?:characters|chars|lines|bytes|tokens|words) )?(?:[Oo]utput |[Rr]"
-        r"esult |[Oo]bservation |[Cc]ontent |[Tt]ext |[Rr]esponse )?(?:was |were )?(?:truncated|clipped|omitted|elide"
-        r"d|TRUNCATED)[^\n]{0,200}[\])>.\u2026]+|\.\.\. ?\[[0-9,]+ [a-z ]{1,40}\] ?\.\.\.",
+        r"esult |[Oo]bservation |[Cc]ontent |[Tt]ext |[Rr]esponse )?"
+        + CUT_OFF
+        + r"[^\n]{0,200}[\])>.\u2026]+|\.\.\. ?\[[0-9,]+ [a-z ]{1,40}\] ?\.\.\.",
     ),
     (
         "omitted",
@@ -914,6 +918,16 @@ def _row(name: str, pattern: str) -> re.Pattern[str]:
     return found
 
 
+_compiled_bytes: dict[str, re.Pattern[bytes]] = {}
+
+
+def _bytes(name: str, pattern: bytes) -> re.Pattern[bytes]:
+    found = _compiled_bytes.get(name)
+    if found is None:
+        found = _compiled_bytes[name] = re.compile(pattern)
+    return found
+
+
 _parted: dict[str, list[tuple[str, tuple[str, ...], str, str]]] = {}
 
 
@@ -998,18 +1012,21 @@ def _may_hold_added(text: str) -> bool:
         signs = [sign for _, row, _ in ADDED for sign in row.split("|")]
         # What `strip` would take from a line's beginning is none of the signs of the first class.
         start = r"\n[^\n!-~\u2026\u26a0]*+"
-        # Numbered lines are many: of those, only a number that counts something cut off is worth the long pattern.
+        # Numbered lines are many, and so are lines of code that begin with `result `: of those, only a number that
+        # counts something cut off and a word that is said to be cut off are worth the long pattern.
         by_letter = {"0": [r"[0-9,]*+ (?:more |characters|chars|lines|bytes|tokens|words)"]}
         for sign in signs:
             if not sign.isdecimal():
-                by_letter.setdefault(sign[0], []).append(re.escape(sign[1:]))
+                said = CUT_OFF if sign.strip().lower() in CUT_WORDS else ""
+                by_letter.setdefault(sign[0], []).append(re.escape(sign[1:]) + said)
         openings = "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
         openings = openings.replace("0(?:", "[0-9](?:", 1)
         opened = _compiled["added_opening"] = re.compile(f"{start}(?:{openings})", re.ASCII)
         signed, rows = "|".join(map(re.escape, signs)), "|".join(pattern for _, _, pattern in ADDED)
         found = _compiled["any_added"] = re.compile(f"{start}(?={signed})(?:{rows})", re.ASCII)
     text = "\n" + text
-    return opened.search(text) is not None and found.search(text) is not None
+    first = opened.search(text)
+    return first is not None and found.search(text, first.start()) is not None
 
 
 def _without_added(text: str) -> str:
@@ -1393,13 +1410,16 @@ def mask_secrets(text: str) -> str:
 CLOCK_SIGN = r"[0-9](?: ?(?:ms|s|secs?|seconds?|us|ns|min|minutes?)(?![a-z0-9_])|[0-9]-[0-9]|:[0-9])"
 
 
-# Lower case and one kind of white space, byte by byte; and what may stand in a clock time, in classes: digits,
-# beginnings of units, colon and hyphen (a space before a unit is left out).
-_LOWERED = bytes(32 if byte in b"\t\n" else byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
+# Lower case and one kind of white space, byte by byte.
+_LOWERED = bytes(32 if byte in b"\t\n\v\f\r" else byte + 32 if 65 <= byte <= 90 else byte for byte in range(256))
+_SPACES = rb"  (?: *)"
+# The classes of characters in CLOCK_SIGN, and what a text that it fits looks like in them. A search for one letter
+# skips to it; a search for a class of letters would try them all, which takes four times as long.
 _CLOCK_CLASSES = bytes(
-    1 if 48 <= byte <= 57 else 2 if byte in b"smun" else 3 if byte in b":-" else 0 for byte in range(256)
+    ord("d" if 48 <= byte <= 57 else "u" if byte in b"smun" else "p" if byte in b":-" else "_" if byte == 32 else ".")
+    for byte in range(256)
 )
-_CLOCK_SHAPES = (b"\1\2", b"\1\3\1")
+_CLOCK_SHAPE = rb"d(?:_?u|pd)"
 _ASCII = bytes(range(128))
 _caseless: dict[str, bool] = {}
 
@@ -1420,11 +1440,12 @@ def without_looks(text: str) -> bytes:
     """
     data = text.encode("utf-8", "replace")
     if text.isascii() or all(map(_is_caseless, set(data.translate(None, _ASCII).decode()))):
-        data = b" ".join(data.translate(_LOWERED).split())
+        data = data.translate(_LOWERED).strip(b" ")
+        if b"  " in data:
+            data = _bytes("spaces", _SPACES).sub(b" ", data)
     else:
         data = " ".join(text.lower().split()).encode("utf-8", "replace")
-    classes = data.translate(_CLOCK_CLASSES, b" ")
-    if [shape for shape in _CLOCK_SHAPES if shape in classes]:
+    if _bytes("clock_shape", _CLOCK_SHAPE).search(data.translate(_CLOCK_CLASSES)):
         normal = data.decode()
         if _row("clock_sign", CLOCK_SIGN).search(normal):
             return _rx("clock").sub("0", normal).encode()
