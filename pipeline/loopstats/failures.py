@@ -33,7 +33,11 @@ MASKS = ("secret", "url", "email", "uuid", "time", "path", "hex", "str", "ip", "
 _MARK = {name: chr(0xE000 + index) for index, name in enumerate(MASKS)}
 _S = "\ue000-\ue01f"  # masks and kept digits, as a piece of a character class
 _W = "a-z0-9" + _S  # what blocks a mask like a letter does
-_P = r"[^\s\"'`<>()\[\]{},;|:=?!#/\\\u2018-\u201d\u00ab\u00bb\ue007]"  # a character of a file name
+# A character of a file name; punctuation of the scripts that write no spaces ends one.
+_P = (
+    r"[^\s\"'`<>()\[\]{},;|:=?!#/\\\u2018-\u201e\u00ab\u00bb\u3001-\u3003\u3008-\u3011\uff01-\uff0c\uff0f\uff1a-\uff20"
+    r"\ue007]"
+)
 _PS = _P.replace(r"/\\", "")  # the same, slashes too
 _END = r"(?!\.*" + _PS.replace("#", "#.") + ")"  # no such character follows, be it behind full stops
 _AT = rf"(?:(?:(?::[0-9]+){{1,3}}(?:-[0-9]+)?|\([0-9]+(?:,[0-9]+){{0,3}}\)|#l?[0-9]+(?:-l?[0-9]+)?){_END})?"
@@ -59,6 +63,13 @@ _NUMBER = r"[0-9]+(?:[.,][0-9]+)*"
 _UNIT = (
     r"(?: ?(?:ns|us|\u00b5s|\u03bcs|ms|s|secs?|seconds?|m|mins?|minutes?|hrs?|hours?|days?|weeks?"
     r"|[kmgt]i?b|kbit|bytes?|[kmgt]b/s|[kmgt]ib/s)|[hdbkg])"
+)
+
+NOUNS = (
+    "tests?|specs?|suites?|files?|checks?|examples?|assertions?|cases?|builds?|targets?|jobs?|validation|type"
+    "|lint|compile|compilation"
+    "|syntax|fatal|unexpected|other|more|new|previous|collection|scenarios?|hooks?|packages?|modules?|hunks?"
+    "|test programs?|subtests?|subtest"
 )
 
 PATTERNS = {
@@ -149,10 +160,11 @@ PATTERNS = {
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?",
     "kept_key": r"[\"'](status(?:_?code)?|code|errno|http_?(?:status|code)|exit_?(?:code|status)?)[\"'](?= ?:)",
     "str": (
-        r"[\"'`\u201c\u2018\u00ab](?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
+        r"[\"'`\u201c\u2018\u00ab\u00bb\u201e\u201a\u300c\u300e](?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
         r"|(?<=')(?:(?<![%s]')|(?<=[^%s][bruf]'))[^']*'(?![%s])"
-        r"|(?<=\u201c)[^\u201c\u201d]*\u201d|(?<=\u2018)[^\u2018\u2019]*\u2019|(?<=\u00ab)[^\u00ab\u00bb]*\u00bb)"
-        % ((_W,) * 5)
+        r"|(?<=\u201c)[^\u201c\u201d]*\u201d|(?<=\u2018)[^\u2018\u2019]*\u2019|(?<=\u00ab)[^\u00ab\u00bb]*\u00bb"
+        r"|(?<=\u00bb)[^\u00ab\u00bb]*\u00ab|(?<=\u201e)[^\u201c-\u201e]*[\u201c\u201d]|(?<=\u201a)[^\u2018-\u201a]*[\u2018\u2019]"
+        r"|(?<=\u300c)[^\u300c\u300d]*\u300d|(?<=\u300e)[^\u300e\u300f]*\u300f)" % ((_W,) * 5)
     ),
     "ipv4": rf"(?<![{_W}._/@=-])(?<!version )(?:[0-9]{{1,3}}\.){{3}}[0-9]{{1,3}}(?::[0-9]{{1,5}})?(?!\.?[{_W}])",
     "ipv6": rf"(?<![{_W}:.])\[?(?:[0-9a-f]{{0,4}}:){{2,7}}[0-9a-f]{{0,4}}(?:%[a-z0-9]{{1,15}})?(?:\](?::[0-9]{{1,5}})?)?(?![{_W}:(.])",
@@ -164,12 +176,20 @@ PATTERNS = {
         r"(?:exit(?:ed|s)?|code|status|errno|http|(error))[\"')]?"
         r"(?: (?:with|was|is|of|value|non-zero|response|number)){0,4}[\"']?[ =#:(\[]{1,3}-?$"
     ),
-    "keep_count_before": r"(?:^|[^a-z])(?:fail(?:ed|ures?|ing|s)?|errors|problems|issues)[\"']?(?:[:=] ?| (?=$))$",
+    "keep_count_before": (
+        r"(?:^|[^a-z])(?:(?:fail(?:ed|ures?|ing|s)?|errors|problems|issues)[\"']?(?:[:=] ?| (?=$))"
+        rf"|(?:fail(?:ed|ing) (?:{NOUNS})|(?:error|failure|fail)[ _-]?count)[\"']?[:=] ?)$"
+    ),
     "keep_count_after": (
-        rf"(?:(?:/| of (?:the )?| out of )(?:[0-9]+|[{_S}]))?(?: (?:{{nouns}})){{{{0,2}}}}"
+        rf"(?:(?:/| of (?:the )?| out of )(?:[0-9]+|[{_S}]))?(?: (?:{NOUNS})){{0,2}}"
         r" (?:fail(?:ed|ures?|ing|s)?|errors?|problems?|issues?)(?![a-z])"
     ),
+    "keep_count_plural": rf"(?: (?:{NOUNS})){{0,2}} (?:errors|failures|problems|issues)(?![a-z])",
     "keep_status_after": r" (?:exit|status|http)(?![a-z])",
+    "keep_hex": (
+        r"(?<![a-z])(?:(?:error|exit|win|status|return|exception)?[ _-]?(?:exit|code|status|errno)|hresult)[\"')]?"
+        rf"(?: (?:with|was|is|of|value|number)){{0,4}}[\"']?[ =#:(\[]{{1,3}}0x[0-9a-f]{{1,16}}(?![{_W}])"
+    ),
 }
 # What the lower-cased text must hold for a pattern of secrets to be tried.
 SECRET_WORDS = (
@@ -207,14 +227,8 @@ SECRET_PREFIXES = (
     "1//0", "ops_", "akia", "asia",
     "aroa", "aida", "abia", "acca", "aiza", "sg.", "eyj",
 )  # fmt: skip
-NOUNS = (
-    "tests?|specs?|suites?|files?|checks?|examples?|assertions?|cases?|builds?|targets?|jobs?|validation|type"
-    "|lint|compile|compilation"
-    "|syntax|fatal|unexpected|other|more|new|previous|collection|scenarios?|hooks?|packages?|modules?|hunks?"
-    "|test programs?|subtests?|subtest"
-)
-PATTERNS["keep_count_after"] = PATTERNS["keep_count_after"].format(nouns=NOUNS)
-KEEP_STARTS = ("error", "return", "status", "exit", "win")  # what may be written together with one of the next
+# What may be written together with one of the next.
+KEEP_STARTS = ("error", "return", "status", "exit", "win", "http", "response", "result", "ret", "err")
 KEEP_SIGNS = ("exit", "code", "status", "errno", "http", "error")
 COUNT_SIGNS = ("fail", "error", "problem", "issue", "broken")
 # A number of failures may follow these; after any other word ("attempt 3 failed") it names one thing and is masked.
@@ -257,19 +271,31 @@ COUNT_AFTER = frozenset(
         "completed",
         "examples",
         "in",
+        "all",
+        "any",
+        "only",
+        "still",
+        "now",
     ]
 )
+# Signs that tie a number to what stands before it ("db:5432 failed", "job-7 failed", "test #5 failed"): a name.
+NAMING = ("#", "@", "_", ":", "-", ".")
 # Families of error codes, upper case, with the least and the greatest number of digits.
 FAMILIES = {
     "TS": (4, 5), "CS": (4, 4), "BC": (5, 5), "FS": (4, 4), "MSB": (4, 4), "NETSDK": (4, 4), "NU": (4, 4),
     "CA": (4, 4), "IDE": (4, 4),
-    "SA": (4, 4), "LNK": (4, 4), "E": (3, 4), "W": (3, 4), "F": (3, 4), "C": (3, 4), "B": (3, 3), "D": (3, 3),
+    "SA": (4, 4), "LNK": (4, 4), "E": (3, 5), "W": (3, 4), "F": (3, 4), "C": (3, 4), "B": (3, 3), "D": (3, 3),
     "N": (3, 3), "G": (3, 3),
-    "S": (3, 3), "L": (3, 3), "R": (4, 4), "P": (4, 4), "UP": (3, 3), "RUF": (3, 3), "SIM": (3, 3), "PL": (4, 4),
+    "S": (3, 4), "L": (3, 3), "R": (4, 4), "P": (4, 4), "UP": (3, 3), "RUF": (3, 3), "SIM": (3, 3), "PL": (4, 4),
     "PLR": (4, 4),
     "PLE": (4, 4), "PLW": (4, 4), "PLC": (4, 4), "ANN": (3, 3), "PT": (3, 3), "ARG": (3, 3), "SC": (4, 4),
     "DL": (4, 4), "MD": (3, 3),
     "ORA": (5, 5), "GHC": (5, 5), "CVE": (4, 4), "PGRST": (3, 3), "JSON": (4, 4), "YN": (4, 4), "AADSTS": (5, 7),
+    "TNS": (5, 5), "PLS": (5, 5), "DPI": (4, 4), "ST": (4, 4), "QF": (4, 4), "NG": (4, 4), "SYSLIB": (4, 4),
+    "YTT": (3, 3), "FBT": (3, 3), "COM": (3, 3), "DTZ": (3, 3), "EM": (3, 3), "EXE": (3, 3), "FURB": (3, 3),
+    "ICN": (3, 3), "INP": (3, 3), "ISC": (3, 3), "LOG": (3, 3), "PERF": (3, 3), "PGH": (3, 3), "PIE": (3, 3),
+    "PTH": (3, 3), "PYI": (3, 3), "RET": (3, 3), "RSE": (3, 3), "SLF": (3, 3), "SLOT": (3, 3), "TCH": (3, 3),
+    "TID": (3, 3), "TRY": (3, 3), "ERA": (3, 3), "ASYNC": (3, 3), "BLE": (3, 3), "CPY": (3, 3), "DJ": (3, 3),
 }  # fmt: skip
 ERRNO = frozenset(
     [
@@ -694,10 +720,39 @@ SUMMARIES = (
         "black",
         "count",
         "last",
-        "would be",
-        r"(?:[0-9]+ files? would be (?:reformatted|left unchanged)(?:, )?)+(?:, ([0-9]+) files? would fail to reforma"
-        r"t)?\.",
+        "would ",
+        r"(?:([0-9]+) files? would be reformatted(?:, )?)?(?:[0-9]+ files? (?:would be left unchanged|already formatte"
+        r"d)(?:, )?)?(?:([0-9]+) files? would fail to reformat)?\.?",
     ),
+    ("make", "fail", "no", "***", r"g?make(?:\[[0-9]+\])?: \*\*\* .*(?:\] Error [0-9]+.*|Stop\.)"),
+    ("ninja", "fail", "no", "build stopped", r"ninja: build stopped: .*"),
+    ("npm", "fail", "no", "npm err", r"npm (?:ERR!|error) (?:Test failed\..*|Lifecycle script `[^`]+` failed.*|code ELIFECYCLE)"),
+    ("pnpm", "fail", "no", "elifecycle", r"ELIFECYCLE[\u2009 ]+(?:Command|Test) failed.*"),
+    ("yarn", "fail", "no", "command failed", r"error Command failed with exit code [0-9]+\."),
+    ("webpack", "count", "no", "compiled with", r"webpack [0-9.]+ compiled with ([0-9]+) errors?\b.*"),
+    ("vite", "fail", "no", "build", r"error during build:|\u2717 Build failed in .*"),
+    ("clang", "count", "no", "generated.", r"(?:[0-9]+ warnings? and )?([0-9]+) errors? generated\."),
+    ("javac", "count", "no", " error", r"([0-9]+) errors?"),
+    ("dotnet", "count", "no", "failed with", r"Build failed with ([0-9]+) error\(s\).*"),
+    ("gradle", "fail", "no", "failure: build", r"FAILURE: Build failed with an exception\."),
+    ("xcode", "fail", "no", "** ", r"\*\* (?:TEST|BUILD) FAILED \*\*"),
+    ("scala", "fail", "no", "compilation failed", r"\[error\] \(.*\) Compilation failed"),
+    ("tox", "fail", "no", "evaluation failed", r"evaluation failed :\( .*"),
+    ("nox", "fail", "no", "session", r"nox > Session \S+ failed.*"),
+    ("pre-commit", "fail", "no", "..failed", r"\S.*\.\.Failed"),
+    ("phpstan", "count", "no", "found", r"\[ERROR\] Found ([0-9]+) errors?"),
+    ("svelte-check", "count", "last", "svelte-check found", r"svelte-check found ([0-9]+) errors?\b.*"),
+    ("rubocop", "count", "last", "inspected,", r"[0-9]+ files? inspected, (?:no|([0-9]+)) offenses? detected.*"),
+    ("cucumber", "count", "last", "scenario", r"[0-9]+ scenarios? \((?:[0-9]+ [a-z]+, )*?(?:([0-9]+) failed)?(?:,? ?[0-9]+ [a-z]+)*\)"),
+    ("behave", "count", "last", "scenario", r"[0-9]+ scenarios? passed, ([0-9]+) failed\b.*"),
+    ("jasmine", "count", "last", "spec", r"[0-9]+ specs?, ([0-9]+) failures?(?:, .*)?"),
+    ("ava", "count", "last", "failed", r"([0-9]+) tests? failed"),
+    ("clojure", "count", "last", "failures,", r"([0-9]+) failures, ([0-9]+) errors\."),
+    ("busted", "count", "last", "success", r"[0-9]+ success(?:es)? / ([0-9]+) failures? / ([0-9]+) errors? .*"),
+    ("flutter", "fail", "last", "some tests failed", r"[0-9:]+ \+[0-9]+(?: ~[0-9]+)? -[0-9]+: Some tests failed\."),
+    ("flutter", "pass", "no", "all tests passed", r"[0-9:]+ \+[0-9]+(?: ~[0-9]+)?: All tests passed!"),
+    ("gotestsum", "count", "last", "done ", r"DONE [0-9]+ tests?(?:, [0-9]+ skipped)?(?:, ([0-9]+) failures?)?(?:, ([0-9]+) errors?)?(?: in .*)?"),
+    ("ginkgo", "count", "last", "passed |", r"(?:FAIL|SUCCESS)! -- [0-9]+ Passed \| ([0-9]+) Failed .*"),
 )  # fmt: skip
 # What the lower-cased text must hold for its lines to be looked at: for failures alone, and for passes too.
 FAILED_SIGNS = (
@@ -710,6 +765,10 @@ FAILED_SIGNS = (
     "would be",
     "looks like you",
     "aborting due to",
+    "build stopped",
+    "*** no rule",
+    "offense",
+    "elifecycle",
 )
 PASSED_SIGNS = ("pass", "\nok", "success", "succe", " total", "tests", "executed", "left unchanged", " in 0", "skipped")
 COUNTS = (
@@ -882,7 +941,7 @@ RULES: dict[str, object] = {
     "clean": CLEAN, "tags_dropped": TAGS_DROPPED, "tags_unwrapped": TAGS_UNWRAPPED, "added": ADDED,
     "sandbox": SANDBOX, "quoted_input": QUOTED_INPUT, "wrappers": WRAPPERS, "summaries": SUMMARIES, "failed_signs": FAILED_SIGNS, "passed_signs": PASSED_SIGNS,
     "counts": COUNTS, "error_lines": ERROR_LINES, "stems": STEMS, "error_signs": ERROR_SIGNS, "diagnostic": DIAGNOSTIC, "weak_signs": WEAK_SIGNS,
-    "no_error": NO_ERROR, "passing": PASSING, "decoration": DECORATION, "own_errors": OWN_ERRORS, "codes": CODES, "errno": tuple(sorted(ERRNO)), "masks": MASKS, "months": MONTHS, "keep_signs": (KEEP_STARTS, KEEP_SIGNS, COUNT_SIGNS), "patterns": PATTERNS,
+    "no_error": NO_ERROR, "passing": PASSING, "decoration": DECORATION, "own_errors": OWN_ERRORS, "codes": CODES, "errno": tuple(sorted(ERRNO)), "masks": MASKS, "months": MONTHS, "keep_signs": (KEEP_STARTS, KEEP_SIGNS, COUNT_SIGNS, NAMING), "patterns": PATTERNS,
     "secret_prefixes": SECRET_PREFIXES, "secret_words": SECRET_WORDS, "count_after": tuple(sorted(COUNT_AFTER)), "families": FAMILIES, "infra_codes": INFRA_CODES, "infra_text": INFRA_TEXT,
     "caps": (LINE_CAP, MATCH_CAP, TEXT_CAP, CANDIDATES, CODE_SHOWN),
 }  # fmt: skip
@@ -1266,7 +1325,7 @@ def _next_line(text: str, start: int) -> str:
 
 def _salient(text: str) -> str:
     low = text.lower()
-    shown = [entry for entry in _summaries(text, low, FAILED_SIGNS) if entry[3]]
+    shown = [entry for entry in _summaries(text, low, FAILED_SIGNS) if entry[3] and not _is_wrapper(entry[1])]
     told = _traceback(text)
     last = [entry for entry in shown if entry[2] == "last"][-1:] or [entry for entry in shown if entry[2] == "first"][
         :1
@@ -1556,6 +1615,8 @@ def _path(text: str) -> str:
 def _hex(text: str) -> str:
     if not _has_digit(text):
         return text
+    if "0x" in text:
+        text = _rx("keep_hex").sub(lambda match: match[0].translate(_KEPT), text)
     words = text.split(" ")
     for index, word in enumerate(words):
         if (len(word) >= 7 or "0x" in word) and not word.isalpha():
@@ -1631,10 +1692,15 @@ def _is_kept(text: str, start: int, end: int) -> bool:
         if _rx("keep_status_after").match(after):
             return True
         if _rx("keep_count_after").match(after):
-            word = before.rstrip(" ")
+            is_tied = before.endswith(NAMING)
+            if not is_tied and _rx("keep_count_plural").match(after):
+                return True
+            word = before[:-1] if is_tied else before.rstrip(" ")
             at = len(word)
             while at and "a" <= word[at - 1] <= "z":
                 at -= 1
+            if is_tied:
+                return before[-1] == ":" and word[at:] in COUNT_AFTER
             return at == len(word) or word[at:] in COUNT_AFTER
     if any(sign in before for sign in COUNT_SIGNS) and _rx("keep_count_before").search(before):
         return not text[end:].startswith((" time", " attempt", " retr"))
