@@ -411,6 +411,61 @@ def test_odd_files_beside_a_good_one(tmp_path: Path) -> None:
     assert len(rejects_of(tmp_path / "lake")) == 6
 
 
+def documents() -> dict[str, Any]:
+    """Containers whose lists hold objects that look like lines of other formats, and one that is a list."""
+
+    def message(role: str, **more: Any) -> dict[str, Any]:
+        return {"role": role, "content": "x", **more}
+
+    shell = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "make"}'}}
+    asked, answered = message("assistant", tool_calls=[shell]), message("tool", tool_call_id="c1")
+    block = {"type": "tool_use", "id": "c1", "name": "Edit", "input": {"file_path": "a.py"}}
+    record = {"type": "assistant", "uuid": "u1", "sessionId": "s1", "message": {"id": "m1", "content": [block]}}
+    step = {
+        "step_id": 1,
+        "source": "agent",
+        "message": "x",
+        "tool_calls": [{"tool_call_id": "c1", "function_name": "ls"}],
+    }
+    return {
+        "mini-swe-agent": {"trajectory_format": "mini-swe-agent-1.1", "messages": [message("user"), asked, answered]},
+        "tau-bench": [{"task_id": 1, "reward": 1.0, "traj": [asked, answered]}, {"task_id": 2, "traj": [asked]}],
+        "atif": {"schema_version": "ATIF-v1.4", "session_id": "s", "agent": {}, "steps": [step, step | {"step_id": 2}]},
+        "claude-code-array": [record, record | {"uuid": "u2"}],
+    }
+
+
+def layouts(document: Any) -> dict[str, str]:
+    """The same JSON value on one line, indented, and with the items of its lists one a line."""
+    if isinstance(document, dict):
+        told = [f'"{key}": {json.dumps(value)}' for key, value in document.items() if not isinstance(value, list)]
+        lists = [
+            f'"{key}": [\n' + ",\n".join(map(json.dumps, value)) + "\n]"
+            for key, value in document.items()
+            if isinstance(value, list)
+        ]
+        by_line = "{" + ",\n".join(told + lists) + "}"
+    else:
+        by_line = "[\n" + ",\n".join(map(json.dumps, document)) + "\n]"
+    return {"one line": json.dumps(document), "indented": json.dumps(document, indent=2), "by line": by_line}
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_document_is_read_the_same_however_it_is_laid_out(name: str, tmp_path: Path) -> None:
+    read = {}
+    for layout, text in layouts(documents()[name]).items():
+        assert json.loads(text) == documents()[name]
+        path = tmp_path / layout / "log.json"
+        path.parent.mkdir()
+        path.write_text(text)
+        lake = tmp_path / f"lake {layout}"
+        ingest(lake, path)
+        assert source_of(lake)["format"] == name
+        read[layout] = tables_of(lake)["steps"].drop("source_file").rows(), tallies(lake)
+    assert read["one line"][0]
+    assert read["one line"] == read["indented"] == read["by line"]
+
+
 def test_a_file_that_is_asked_for_by_name_is_rejected_with_its_reason(tmp_path: Path) -> None:
     picture, notes = tmp_path / "picture.png", tmp_path / "notes.txt"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40)

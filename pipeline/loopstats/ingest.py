@@ -151,22 +151,29 @@ def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[
         lines = data.split(b"\n")
         is_cut = len(data) >= HEAD_BYTES
         usable = [line for line in (lines[:-1] if is_cut and len(lines) > 1 else lines) if line.strip()]
-        for line in usable:
-            if not may_hold_object(line):
+        is_begun, is_within = False, False
+        for number, line in enumerate(usable):
+            is_object = may_hold_object(line)
+            # A document with a list's items one a line: lines that are objects stand between lines that are none.
+            is_within = is_within or (is_begun and (not is_object or line.rstrip().endswith(b",")))
+            if not is_object:
                 continue
             with contextlib.suppress(Reject):
                 records.extend(decode_line(line)[0])
+            is_begun = is_begun or (number == 0 and not records)
             if len(records) >= HEAD_RECORDS:
                 break
         start = text.lstrip()[:1]
         is_single = len(usable) == 1 and len(records) == 1
-        if start in ("{", "[") and (is_single or not records or start == "["):
+        if start in ("{", "[") and (is_single or is_within or not records or start == "["):
             body = whole()
             if body is not None:
                 try:
                     document = decode_document(body)
                 except Reject:
                     document = None
+        if document is not None and not is_single:
+            records = []
     return Head(name, text, records[:HEAD_RECORDS], document, is_zip), body
 
 
