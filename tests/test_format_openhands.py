@@ -373,3 +373,41 @@ def test_hostile_shapes_end_in_a_reject_or_nothing(shape: Any) -> None:
     assert len(lines.calls) == 6
     for fmt in (OpenHandsEvents(), OpenHandsCompletions(), OpenHandsV1()):
         assert feed_document(fmt, shape).calls == []
+
+
+@pytest.mark.parametrize(
+    ("observation", "expected"),
+    [
+        (_observation(2, "run", "boom\n[The command completed with exit code 2.]"), ("failure", 2)),
+        (_observation(2, "run", "boom\n[Command finished with exit code 2]"), ("failure", 2)),
+        (
+            _observation(2, "run", "[Command finished with exit code 2]\n[The command completed with exit code 0.]"),
+            ("success", 0),
+        ),
+        (_observation(2, "run", "x\n[The command completed with exit code -1.]"), ("unknown", None)),
+        (_observation(2, "run", "boom", success=False), ("failure", None)),
+        (_observation(2, "run", "boom", 0, success=False), ("success", 0)),
+        (_observation(2, "run", "the docs say exit code 2"), ("success", None)),
+    ],
+)
+def test_an_exit_code_that_only_the_text_tells(observation: dict[str, Any], expected: tuple[str, int | None]) -> None:
+    fed = feed(OpenHands(), [_line(history=[EVENTS[2], observation])])
+    assert (fed.outcomes()[0][1], fed.results["2"]["exit_code"]) == expected
+
+
+def test_the_message_of_a_failed_mcp_call_is_what_its_answer_says() -> None:
+    answer = json.dumps({"isError": True, "content": [{"type": "text", "text": "no such issue"}]})
+    fed = feed(OpenHands(), [_line(history=[_action(2, "call_tool_mcp", name="x"), _observation(2, "mcp", answer)])])
+    assert fed.outcomes() == [("call_tool_mcp", "failure", None)]
+    assert fed.results["2"]["message"] == "no such issue"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [({"metadata": {"exit_code": 3}}, "failure"), ({"error": True}, "failure"), ({"error": "word"}, "success")],
+)
+def test_a_v1_observation_may_tell_its_failure_elsewhere(answer: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    observed = V1[2] | {"observation": {"content": [{"type": "text", "text": "boom"}]} | answer}
+    asked, answered = _read(_write(tmp_path / "c", [V1[1], observed]))
+    asked.rows["result"] = answered.rows["result"]
+    assert [outcome for _, outcome, _ in asked.outcomes()] == [expected]

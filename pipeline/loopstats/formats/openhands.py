@@ -78,13 +78,19 @@ EVENT_KINDS = frozenset(
         "LLMCompletionLogEvent",
     }
 )
-EXIT_IN_TEXT = re.compile(r"\[Command finished with exit code (-?[0-9]{1,9})\]")
+EXIT_IN_TEXT = re.compile(r"\[[^\[\]\n]{1,60} exit code:? (-?[0-9]{1,9})\.?\]", re.ASCII)
 EXIT_TAIL = 600
 IPYTHON_FAILED = re.compile(
     r"(?:ERROR|\[Your proposed edit has introduced new syntax error|\[No exact match found in"
     r"|Traceback \(most recent call last\)"
     r"|-{20,200}\r?\n[A-Za-z_.]{1,80}(?:Error|Exception|Interrupt)[ \t]{1,80}Traceback)"
 )
+
+
+def exit_code_in(text: str) -> int | None:
+    """The exit code that the runtime wrote in brackets at the end of a command's output; None where there is none."""
+    codes = EXIT_IN_TEXT.findall(text, max(0, len(text) - EXIT_TAIL))
+    return int(codes[-1]) if codes else None
 
 
 def first_turn(events: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -305,7 +311,10 @@ class _V0:
             ),
             None,
         )
-        facts: dict[str, Any] = {"is_error": observation == "error", "exit_code": exit_code}
+        if exit_code is None and observation == "run":
+            exit_code = exit_code_in(text)
+        is_error = observation == "error" or (exit_code is None and event.get("success") is False)
+        facts: dict[str, Any] = {"is_error": is_error, "exit_code": exit_code}
         if observation == "user_rejected":
             facts = {"outcome": "vetoed", "reason": "user"}
         elif exit_code == STILL_RUNNING:
@@ -315,7 +324,9 @@ class _V0:
         elif observation == "run_ipython" and exit_code is None:
             facts = {"is_error": IPYTHON_FAILED.match(text.lstrip()) is not None, "source": "text"}
         elif observation == "mcp":
-            facts["is_error"] = as_dict(parsed(text)).get("isError") is True
+            answer = as_dict(parsed(text))
+            facts["is_error"] = answer.get("isError") is True
+            text = text_of(answer) or text
         self._emit.result(session=self._session, call_id=cause, text=text, ts=event.get("timestamp"), **facts)
         self._cwd = _working_dir(event) or self._cwd
 
@@ -427,11 +438,11 @@ class OpenHandsCompletionsReader(Reader):
             return
         call_id = pairing.close(log_id)
         text = text_of(message.get("content"))
-        codes = EXIT_IN_TEXT.findall(text, max(0, len(text) - EXIT_TAIL))
+        exit_code = exit_code_in(text)
         facts: dict[str, Any] = {"is_error": text.startswith("ERROR"), "source": "text"}
-        if codes:
-            facts = {"exit_code": int(codes[-1])}
-            if int(codes[-1]) == STILL_RUNNING:
+        if exit_code is not None:
+            facts = {"exit_code": exit_code}
+            if exit_code == STILL_RUNNING:
                 facts = {"outcome": "unknown", "reason": "timeout", "source": "exit"}
         emit.result(
             session=session, call_id=call_id, text=text, identity=call_id if len(call_id) >= LONG_ID else None, **facts
@@ -555,7 +566,10 @@ class OpenHandsV1Reader(Reader):
     def _result(self, document: dict[str, Any], common: dict[str, Any], emit: Emit) -> None:
         observation = as_dict(document.get("observation"))
         exit_code = as_int(observation.get("exit_code"))
-        facts: dict[str, Any] = {"is_error": bool(observation.get("is_error")), "exit_code": exit_code}
+        if exit_code is None:
+            exit_code = as_int(as_dict(observation.get("metadata")).get("exit_code"))
+        is_error = observation.get("is_error") is True or observation.get("error") is True
+        facts: dict[str, Any] = {"is_error": is_error, "exit_code": exit_code}
         if exit_code == STILL_RUNNING:
             facts = {"outcome": "unknown", "reason": "timeout", "source": "exit"}
         emit.result(**common, text=text_of(observation.get("content")), **facts)
