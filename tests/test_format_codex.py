@@ -385,3 +385,12 @@ def test_long_outputs_are_read_in_linear_time() -> None:
         "\n" * 1_000_000,
     ):
         assert read_output(text).outcome is None
+
+
+def test_an_output_that_is_an_object_keeps_its_exit_code() -> None:
+    told = {"output": "E0001 wrong", "metadata": {"exit_code": 2, "duration_seconds": 1.5}}
+    as_object, as_text = (
+        feed(Codex(), [meta(), call(CALL_A), output(CALL_A, form)]) for form in (told, json.dumps(told))
+    )
+    assert as_object.outcomes() == [("shell", "failure", None)]
+    assert as_object.results[CALL_A] == as_text.results[CALL_A]

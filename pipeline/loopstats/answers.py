@@ -302,7 +302,7 @@ def read_output(value: Any, success: bool | None = None) -> Outcome:
     if isinstance(value, dict) and isinstance(value.get("success"), bool):
         outcome.is_error = not value["success"]
     text = text_of(value)
-    wrapped = json_object(text)
+    wrapped = value if isinstance(value, dict) and isinstance(value.get("metadata"), dict) else json_object(text)
     if wrapped is not None and isinstance(wrapped.get("metadata"), dict) and "output" in wrapped:
         outcome.exit_code = as_int(wrapped["metadata"].get("exit_code"))
         outcome.duration_ms = seconds_to_ms(wrapped["metadata"].get("duration_seconds"))
