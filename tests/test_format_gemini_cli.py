@@ -159,3 +159,28 @@ def test_hostile_shapes_are_skipped_and_the_rest_is_read() -> None:
             len(feed_document(GeminiCli(), session(answer(called("a", "run_shell_command", "success", text)))).calls)
             == 1
         )
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "file not found",
+        {"error": "file not found"},
+        ["file not found"],
+        {"functionResponse": {"response": {"error": "file not found"}}},
+        [{"functionResponse": {"response": {"content": [{"type": "text", "text": "file not found"}]}}}],
+        None,
+    ],
+)
+def test_a_result_in_any_form_has_a_message(result: Any) -> None:
+    call = called("a", "read_file", "error", "") | {"result": result}
+    fed = feed_document(GeminiCli(), session(answer(call | ({} if result else {"resultDisplay": "file not found"}))))
+    assert fed.results["a"]["message"] == "file not found"
+
+
+def test_the_two_streams_of_older_versions_have_no_labels_in_the_message() -> None:
+    text = (
+        "Command: make\nDirectory: (root)\nStdout: \nStderr: boom failed\nError: (none)\nExit Code: 2\nSignal: (none)"
+    )
+    fed = feed_document(GeminiCli(), session(answer(called("a", "run_shell_command", "success", text))))
+    assert (fed.results["a"]["exit_code"], fed.results["a"]["message"]) == (2, "boom failed")

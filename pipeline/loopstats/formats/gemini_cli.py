@@ -22,7 +22,8 @@ SIGNAL = re.compile(r"^Signal: (SIG[A-Z0-9]{1,12}|[1-9][0-9]{0,2})[ \t]*\r?$", r
 FOOTER = re.compile(
     r"^(?:Exit Code|Signal|Background PIDs|Process Group PGID): ?[^\n]{0,200}$", re.ASCII | re.MULTILINE
 )
-HEADER = re.compile(r"^Output: ?", re.ASCII | re.MULTILINE)
+HEADER = re.compile(r"^(?:Output|Stdout): ?", re.ASCII | re.MULTILINE)
+STDERR = re.compile(r"^Stderr: ?", re.ASCII | re.MULTILINE)
 NO_STDERR = re.compile(r"^Error: \(none\)[ \t]*\r?\n?", re.ASCII | re.MULTILINE)
 TIMED_OUT = ("Command timed out", "Command was automatically cancelled because it exceeded the timeout")
 NOT_ALLOWED = "[Operation Cancelled] Reason: User did not allow"
@@ -163,7 +164,7 @@ class GeminiReader(Reader):
 
 def read_result(tool: str, call: dict[str, Any]) -> dict[str, Any]:
     """What an ended call says, as arguments of `Emit.result`."""
-    text = _text(call.get("result"))
+    text = _text(call.get("result")) or text_of(call.get("resultDisplay"))
     status = call.get("status")
     if status == "cancelled":
         is_refused = text.lstrip().startswith(NOT_ALLOWED)
@@ -188,6 +189,8 @@ def _output(text: str) -> str:
     """What the command wrote: without the lines that the tool puts around it."""
     start = HEADER.search(text)
     body = text[start.end() :] if start else text
+    if start and start.group().startswith("Stdout"):  # older versions give the two streams apart
+        body = STDERR.sub("", body, count=1)
     cut = max(len(body) - TAIL, 0)
     end = FOOTER.search(body, cut)
     body = body[: end.start()] if end else body
@@ -195,9 +198,11 @@ def _output(text: str) -> str:
 
 
 def _text(result: Any) -> str:
-    """The text of the function responses of a call."""
+    """The text of the function responses of a call, or of a result in another form."""
+    if not isinstance(result, list):
+        return text_of(as_dict(as_dict(result).get("functionResponse")).get("response") or result)
     parts = []
-    for part in as_list(result):
+    for part in result:
         response = as_dict(as_dict(as_dict(part).get("functionResponse")).get("response"))
         parts.append(text_of(response.get("error") or response.get("output") or response))
-    return "\n".join(part for part in parts if part)
+    return "\n".join(part for part in parts if part) or text_of(result)
