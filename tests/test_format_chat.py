@@ -213,3 +213,15 @@ def test_wrong_shapes_never_stop_the_file() -> None:
     fed = feed(Chat(), [*HOSTILE, *shapes, asks(("last", "x"))])
     assert fed.calls[-1]["source_line"] == len(HOSTILE) + len(shapes) + 1
     assert {reason for _, reason in fed.rejects} <= {"not_an_object"}
+
+
+def test_two_conversations_in_one_file_keep_their_equal_ids_apart() -> None:
+    def own(session: str, message: dict[str, Any]) -> dict[str, Any]:
+        return message | {"session_id": session}
+
+    lines = [own("A", asks(("call_1", "x"))), own("B", asks(("call_1", "y")))]
+    lines += [own("B", tells("call_1") | {"is_error": True}), own("A", tells("call_1") | {"is_error": False})]
+    fed = feed(Chat(), lines)
+    asked = {(row["session_id"], row["call_id"]): row["tool"] for row in fed.calls}
+    answered = {asked[row["session_id"], row["call_id"]]: row["is_error"] for row in fed.rows["result"]}
+    assert answered == {"x": False, "y": True}

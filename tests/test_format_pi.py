@@ -180,3 +180,12 @@ def test_hostile_shapes_are_rejected_or_skipped() -> None:
     assert fed.results[LONG]["exit_code"] == 5
     assert fed.lines_used + sum(fed.nothing.values()) + sum(fed.folds.values()) + len(fed.rejects) == len(HOSTILE) + 3
     assert feed(Pi(), [asked((LONG, "bash", BASH))]).rejects == [(1, "no_session")]
+
+
+def test_two_sessions_in_one_file_stay_two() -> None:
+    second = [header("s-2", cwd="/other"), asked(("b", "bash", BASH)), answered("b", "fine", False)]
+    fed = feed(Pi(), [header(), asked(("a", "bash", BASH)), header(), answered("a", "fine", False), *second])
+    assert [row["session_id"] for row in fed.calls] == [header()["id"], "s-2"]
+    assert [row["session_id"] for row in fed.rows["result"]] == [header()["id"], "s-2"]
+    assert [row["cwd"] for row in fed.rows["session"] if row["cwd"]] == ["/repo", "/other"]
+    assert fed.folds == {"repeat": 1}

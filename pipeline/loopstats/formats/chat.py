@@ -41,6 +41,7 @@ EXIT_LINE = re.compile(
 STATUS = {"error": True, "failed": True, "success": False, "ok": False}
 EDGE_LINES = 2
 MOST_OPEN = 512
+MOST_RUNS = 64
 
 
 def _is_message(record: Any) -> bool:
@@ -88,13 +89,24 @@ class ChatReader(Reader):
         """Hand on one message, or all messages of one conversation."""
         messages = record.get("messages")
         if not isinstance(messages, list):
-            self._message(record, self.state, record, emit)
+            self._message(record, self._run(record), record, emit)
             return
         run: dict[str, Any] = {}
         for message in messages:
             if isinstance(message, dict):
                 self._message(message, run, record, emit)
         emit.nothing("messages")
+
+    def _run(self, message: dict[str, Any]) -> dict[str, Any]:
+        """What is kept of the run that a message names: several may stand in one file, with equal ids of calls."""
+        named = _first(message, SESSIONS)
+        if named is None:
+            return self.state
+        runs: dict[str, dict[str, Any]] = self.state.setdefault("runs", {})
+        run = runs[named] = runs.pop(named, {})
+        if len(runs) > MOST_RUNS:
+            del runs[next(iter(runs))]
+        return run
 
     def _message(self, message: dict[str, Any], run: dict[str, Any], holder: dict[str, Any], emit: Emit) -> None:
         role = as_str(message.get("role")) or "no role"

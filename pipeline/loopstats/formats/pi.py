@@ -88,9 +88,11 @@ class PiReader(Reader):
         session = as_str(record.get("id"))
         if session is None:
             raise Reject("no_session")
-        if self.state.get("session") is not None:
+        if self.state.get("session") == session:
             emit.fold("repeat")
             return
+        # two files that were put together: what follows belongs to the second session
+        self.state.clear()
         self.state.update(session=session, cwd=as_str(record.get("cwd")), model=as_str(record.get("modelId")), turn=0)
         emit.session(
             session=session,
