@@ -67,7 +67,8 @@ def test_tags_at_the_start_of_a_line_are_calls() -> None:
         fed.calls[2]["target"]
     ] * 2
     assert fed.calls[1]["target"].endswith("src/a.ts")
-    assert fed.results[fed.calls[0]["call_id"]]["exit_code"] == 1
+    first = fed.results[fed.calls[0]["call_id"]]
+    assert (first["exit_code"], first["message"]) == (1, "1 failing")
     assert len({row["decision_key"] for row in fed.calls}) == 5
     assert fed.rows["session"][0]["cwd"] == "/home/ada/shop"
     assert all(row["ts"] for row in fed.calls)

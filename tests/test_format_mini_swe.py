@@ -130,6 +130,11 @@ def test_bare_list_with_fenced_commands() -> None:
     fed = feed_document(MiniSwe(), document)
     assert [outcome[1:] for outcome in fed.outcomes()] == [("failure", None), ("failure", "timeout"), ("success", None)]
     assert len({row["decision_key"] for row in fed.calls}) == 3
+    cut_off = fed.rows["result"][1]
+    assert (cut_off["message"], cut_off["outcome_source"]) == (
+        "the last command timed out and has been killed.",
+        "text",
+    )
     assert MiniSwe().matches(head_of(json.dumps(document))) == 85
 
 

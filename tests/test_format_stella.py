@@ -125,3 +125,11 @@ def test_hostile_shapes_are_rejected_or_skipped() -> None:
     assert fed.lines_used + sum(fed.nothing.values()) + sum(fed.folds.values()) + len(fed.rejects) == len(HOSTILE) + 2
     assert {reason for _, reason in fed.rejects} >= {"step_without_id", "result_without_output"}
     assert feed(StellaEvents(), [result("a", {"ok": 1})]).rejects == [(1, "no_session")]
+
+
+def test_an_error_that_is_a_text_is_the_message() -> None:
+    fed = feed(
+        StellaEvents(),
+        [start("a"), result("a", {"err": "no such file"}), start("b"), result("b", {"err": {"message": "busy"}})],
+    )
+    assert [row["message"] for row in fed.rows["result"]] == ["no such file", "busy"]

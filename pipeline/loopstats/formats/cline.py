@@ -272,6 +272,8 @@ class _Conversation:
             facts = {"outcome": "unknown", "source": "text"}
         elif exit_code is not None:
             facts = {"is_error": flag, "exit_code": int(exit_code[1])}
+            # the sentence around the exit code says that the command failed, the output says how
+            text = text[exit_code.end() :].lstrip().removeprefix("Output:").lstrip()
         self._emit.result(session=self._session, call_id=call_id, text=text, ts=ts, **facts)
 
 

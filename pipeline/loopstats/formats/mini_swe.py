@@ -224,7 +224,9 @@ class _Walk:
         code = as_int(extra.get("returncode"))
         if code is None and found:
             code = int(found.group(1))
-        is_timeout = code == TIMED_OUT or (code is None and TIMEOUT_TEXT.match(text) is not None)
+        timed_out = TIMEOUT_TEXT.match(text) if code is None else None
+        if timed_out:  # the sentence quotes the command, which is no part of what went wrong
+            text = f"The last command timed out{text[timed_out.end() :]}"
         raw = extra.get("raw_output")
         error = text_of(extra.get("exception_info"))
         body = raw if isinstance(raw, str) else _inner(text)
@@ -234,7 +236,8 @@ class _Walk:
             text="\n".join(part for part in (body, error) if part),
             ts=_time(message),
             exit_code=code,
-            is_timeout=is_timeout,
+            is_timeout=code == TIMED_OUT or timed_out is not None,
+            source="text" if timed_out else None,
             is_truncated=True if "<output_head>" in text else None,
         )
 

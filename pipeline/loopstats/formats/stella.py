@@ -102,7 +102,7 @@ class StellaReader(Reader):
         emit.result(
             session=self._session(),
             call_id=call_id,
-            text=text_of(output if is_error else output["ok"]),
+            text=text_of(output.get("err", output) if is_error else output["ok"]),
             ts=record.get("ts"),
             is_error=is_error,
             duration_ms=duration if duration is not None and duration >= 0 else None,
