@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 from rich.cells import cell_len
 
+from hostile import files_below
 from loopstats import errors, output, report
 from loopstats.cli.complete import SCRIPTS, VALUES, complete
 from loopstats.cli.manual import ENTRIES, USUAL
-from hostile import files_below
 from program import COMMANDS, EXAMPLES, ROOT, TABLE_EXAMPLES, TREE, Home, Told, command_of, options
 
 WIDTHS = (60, 80, 120, 200)
