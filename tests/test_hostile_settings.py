@@ -6,13 +6,17 @@ Every one ends with an exit code and one line, has no effect, and leaves the lak
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import small_lake
-from hostile import HARMFUL, files_below
+from hostile import HARMFUL, files_below, run
 from loopstats import cli, query
 from loopstats.cli import run_command
 from loopstats.errors import UsageError
@@ -120,6 +124,43 @@ def test_a_time_that_no_calendar_of_ours_has_is_text(value: str, tmp_path: Path,
         code, out, err = call("-q", "--lake", "lake", "sql", f"select {value} as d", "-f", format_name, "-o", "answer")
         assert (code, out, err) == (0, "", ""), format_name
         assert (tmp_path / "answer").stat().st_size > 4
+
+
+ENDLESS = "select count(*) from range(10000000) a, range(10000000) b where a.range = b.range + 1.5 * a.range"
+DEAF = "select max(list_sum(range(a.range * 0 + 100000000))) from range(1000) a"
+"""One ends when it is told to, the other's function looks at nothing until it is done."""
+
+
+@pytest.mark.parametrize("text", [ENDLESS, DEAF])
+def test_a_query_without_end_ends_at_its_timeout(text: str, tmp_path: Path) -> None:
+    small_lake.sample(tmp_path / "lake")
+    started = time.monotonic()
+    done = run("-q", "--lake", "lake", "sql", text, "--timeout", "0.5", "-o", "answer.json", cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout) == (130, b"")
+    assert done.stderr == b"loopstats: sql: the query was ended after 0.5 s (--timeout)\n"
+    assert time.monotonic() - started < 40
+    assert not (tmp_path / "answer.json").exists()
+    assert run("-q", "--lake", "lake", "sql", "select 1", "--timeout", "60", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("text", [ENDLESS, DEAF])
+def test_ctrl_c_ends_a_query_without_end(text: str, tmp_path: Path) -> None:
+    small_lake.sample(tmp_path / "lake")
+    program = [sys.executable, "-m", "loopstats.cli", "--lake", "lake", "sql", text]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stderr is not None
+        assert child.stderr.readline()  # the interval, said before the query begins
+        time.sleep(3)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=40)
+    assert (child.returncode, out, err) == (130, b"", b"loopstats: interrupted\n")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300", "soon"])
+def test_a_timeout_is_a_number_of_seconds(seconds: str, call: Call) -> None:
+    code, out, err = call("-q", "--lake", "lake", "sql", "select 1", "--timeout", seconds)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--timeout" in err
 
 
 SHAPES = [

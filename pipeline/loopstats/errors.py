@@ -67,6 +67,12 @@ class LockedError(LoopstatsError):
     exit_code = LOCKED
 
 
+class EndedError(LoopstatsError):
+    """The work was ended before it was done, by who asked for it or by the time that it was given."""
+
+    exit_code = INTERRUPT
+
+
 class Reject(Exception):
     """Raised by a format for one record that it cannot use; becomes a row of `rejects`, never a crash.
 

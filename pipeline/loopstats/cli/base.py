@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from loopstats import __version__
 from loopstats.cli.waiting import waiting
-from loopstats.errors import NothingError, UsageError
+from loopstats.errors import EndedError, NothingError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,8 +34,20 @@ if TYPE_CHECKING:
 
 SCHEMAS = Path(__file__).resolve().parents[1] / "schemas"
 
+
+class Commands(TyperGroup):
+    """The commands; an interrupt is told like every other end."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise EndedError("interrupted") from None
+
+
 app = typer.Typer(
     name="loopstats",
+    cls=Commands,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

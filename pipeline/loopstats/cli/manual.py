@@ -119,7 +119,9 @@ ENTRIES: dict[str, Entry] = {
             "loopstats sql worst_classes",
             'loopstats sql "select outcome, count(*) as n from loops group by outcome"',
             "loopstats sql conservation -f csv -o conservation.csv",
-        )
+            "loopstats sql worst_classes --timeout 60",
+        ),
+        {130: "interrupted, or ended by --timeout; nothing was printed or written"},
     ),
     "queries": Entry(("loopstats queries",)),
     "schema": Entry(("loopstats schema", "loopstats schema loops", "loopstats schema --json-schema loops")),

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,19 +35,25 @@ from loopstats.cli.base import (
     make_filters,
     make_interval,
     now_us,
+    say,
     split_names,
     write_or_nothing,
     write_static,
 )
-from loopstats.errors import FINDING, NothingError, UsageError
+from loopstats.errors import FINDING, EndedError, NothingError, UsageError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from loopstats.config import Settings
     from loopstats.estimate import Readout
     from loopstats.when import Interval
 
 
 SHORT_ID = 8
+LONGEST_S = 1e6
+HEARING_S = 0.1
+GRACE_S = 2.0  # in which a query that was told to stop comes back
 LOOP_COLUMNS = (
     "loop",
     "outcome",
@@ -394,11 +403,19 @@ def sql(
         typer.Argument(metavar="[QUERY]", help="A SELECT, or the name of a question; without it, from stdin."),
     ] = None,
     as_of: AsOf = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", help="End the query after that, with exit code 130; default never."
+        ),
+    ] = None,
     format_: Format = None,
     json: Json = False,
     output: Output = None,
 ) -> None:
     """Ask the lake in SQL, read-only."""
+    if timeout is not None and not 0 < timeout <= LONGEST_S:
+        raise UsageError(f"--timeout {timeout:g}: give seconds, more than 0 and at most {LONGEST_S:g}")
     answer = make_answer(context, format_, json, output)
     interval = make_interval(context, None, None, as_of)
     given: Globals = context.obj
@@ -411,8 +428,46 @@ def sql(
     snapshot = given.snapshot()
     from loopstats import query
 
-    frame = query.ask(query.open_snapshot(snapshot, interval.as_of_us), query_text)
+    connection, asked = query.open_snapshot(snapshot, interval.as_of_us), query_text
+    frame = _in_time(lambda: query.ask(connection, asked), connection.interrupt, timeout)
     answer.rows(frame, make_envelope(answer, "sql", interval, given.settings()), answer.layout())
+
+
+def _in_time(work: Callable[[], pl.DataFrame], stop: Callable[[], None], limit_s: float | None) -> pl.DataFrame:
+    """What `work` gives; EndedError beyond the limit.
+
+    It runs in a thread, so that the limit and Ctrl-C are heard whatever the engine does. Some of its functions cannot
+    be stopped: then the process ends, which costs nothing, since nothing was printed and a reader holds no lock.
+    """
+    import threading
+    from concurrent.futures import Future
+
+    done: Future[pl.DataFrame] = Future()
+
+    def body() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    until = time.monotonic() + (LONGEST_S if limit_s is None else limit_s)
+    ending = EndedError(f"sql: the query was ended after {limit_s or LONGEST_S:g} s (--timeout)")
+    try:
+        # Short waits: a signal that another thread took is heard when this one wakes.
+        while thread.is_alive() and (left := until - time.monotonic()) > 0:
+            thread.join(min(left, HEARING_S))
+        if not thread.is_alive():
+            return done.result()
+    except KeyboardInterrupt:
+        ending = EndedError("interrupted")
+    stop()
+    thread.join(GRACE_S)
+    if thread.is_alive():
+        say(str(ending))
+        os._exit(ending.exit_code)
+    raise ending
 
 
 @app.command()
