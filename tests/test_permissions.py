@@ -1,4 +1,4 @@
-"""Every file that the program writes is for its owner alone, whatever the umask it is started under.
+"""Every file that the program writes and every folder that it makes is for its owner alone, whatever its umask.
 
 The hook is run as a process of its own, the commands in this one under its umask; what they wrote is
 found by walking their folders, so that a new file is seen without being named here.
@@ -66,13 +66,13 @@ def test_no_file_is_readable_by_others(umask: int, tmp_path: Path, monkeypatch: 
     logs.mkdir()
     line = {"v": 1, "type": "step", "session": "s", "id": "a", "tool": "Edit", "outcome": "failure", "message": "boom"}
     (logs / "a.jsonl").write_text(json.dumps(line) + "\n{torn\n", encoding="utf-8")
-    lake = ["--lake", str(home / "lake")]
+    lake = ["--lake", str(home / "my" / "own" / "lake")]
     asked = [
         ["ingest", str(logs)],
         ["lift", "--record"],
         *(["tools", "-f", name, "-o", f"tools.{name}"] for name in ("csv", "parquet", "json", "jsonl", "md", "table")),
         ["report", "-o", "report.html"],
-        ["nightly", str(logs), "--log", f"{home}/nightly.jsonl", "--report", f"{home}/night.html"],
+        ["nightly", str(logs), "--log", f"{home}/nights/of/nightly.jsonl", "--report", f"{home}/night.html"],
         ["nightly", str(logs)],
         ["lake", "compact"],
         ["lake", "rebuild"],
@@ -85,9 +85,12 @@ def test_no_file_is_readable_by_others(umask: int, tmp_path: Path, monkeypatch: 
         assert cli.run_command(["-q", *lake, *arguments]) in (0, 3, 5), arguments
     for stdin in (json.dumps(PAYLOAD), "{broken"):
         assert run(umask, home, "hook", "run", stdin=stdin, LOOPSTATS_EXPERIMENT=TERMS).returncode == 0
+    elsewhere = {"LOOPSTATS_EXPERIMENT": TERMS, "LOOPSTATS_SPOOL": f"{home}/spools/of/mine"}
+    assert run(umask, home, "hook", "run", stdin=json.dumps(PAYLOAD), **elsewhere).returncode == 0
+    assert cli.run_command(["-q", "simulate", "planted", "-o", "made/up", "--loops", "30"]) == 0
     assert cli.run_command(["-q", *lake, "ingest", f"{home}/data/loopstats/spool"]) == 0
     os.umask(0o077)
-    paths = [path for path in home.rglob("*") if path.is_file()]
+    paths = [path for path in home.rglob("*") if path.is_file() and "made" not in path.parts]
     kinds = {path.name for path in paths}
     assert {"ledger.sqlite", "manifest.json", "_lock", "tools.csv", "settings.json", "hooks.json"} <= kinds
     assert {"report.html", "night.html", "nightly.jsonl", "tools.md", "tools.parquet"} <= kinds
@@ -101,16 +104,11 @@ def test_no_file_is_readable_by_others(umask: int, tmp_path: Path, monkeypatch: 
         if stat.S_IMODE(path.stat().st_mode) & 0o077
     }
     assert open_to_others == {}
-    folders = {
-        str(path.relative_to(home)): path
-        for path in (home / "lake", *(home / "lake").rglob("*"), home / "data" / "loopstats")
-        if path.is_dir()
-    }
-    assert {
-        name: oct(stat.S_IMODE(path.stat().st_mode))
-        for name, path in folders.items()
-        if stat.S_IMODE(path.stat().st_mode) & 0o077
-    } == {}
+    folders = [path.relative_to(home).as_posix() for path in home.rglob("*") if path.is_dir()]
+    made = {"my/own/lake", "nights/of", "spools/of/mine", "made/up/logs", ".claude", ".codex", "config/systemd/user"}
+    assert made | {"data/loopstats"} <= set(folders)
+    modes = {name: oct(stat.S_IMODE((home / name).stat().st_mode)) for name in folders}
+    assert {name: mode for name, mode in modes.items() if int(mode, 8) & 0o077} == {}
 
 
 def test_an_existing_settings_file_keeps_its_mode(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ session's event log.
 """
 
 # pathlib takes longer to load than everything that is done here
-# ruff: noqa: PTH102, PTH103, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH117, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH110, PTH112, PTH116, PTH117, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -703,12 +703,14 @@ def _microseconds(text: str) -> int | None:
 
 
 def _make_folder(path: str) -> None:
-    if not os.path.isdir(path):
-        os.makedirs(os.path.dirname(path) or ".", 0o700, exist_ok=True)
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            return
+    """Make it and those above it that are not there, each for its owner alone."""
+    if os.path.isdir(path):
+        return
+    _make_folder(os.path.dirname(path) or ".")
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
 
 
 def _wait_for(file: int) -> None:

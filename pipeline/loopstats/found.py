@@ -74,6 +74,13 @@ def _kept(path: str) -> str:
     return path if path == _shown(path) else ESCAPED + path.encode("unicode_escape").decode()
 
 
+def make_folder(path: Path) -> None:
+    """Make the folder and those above it that are not there, each for its owner alone, whatever the umask."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(0o700, exist_ok=True)
+
+
 def real_path(path: str) -> str:
     return path.removeprefix(ESCAPED).encode().decode("unicode_escape") if path.startswith(ESCAPED) else path
 

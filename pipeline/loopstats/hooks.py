@@ -26,6 +26,7 @@ from typing import Any
 from loopstats import collector
 from loopstats.errors import UsageError
 from loopstats.formats import time_us
+from loopstats.found import make_folder
 from loopstats.hook import SILENCE, TOKEN, config_files, is_dormant, user_folder
 
 SCOPES = ("user", "project")
@@ -118,7 +119,7 @@ def install(agent: Agent, scope: str, folder: Path, env: Mapping[str, str], is_d
     after = before if before is not None and merged == settings else _dump(merged, before)
     if not is_dry and after != before:
         made_folder = not path.parent.exists()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         backup = _backup(path)
         if not backup.exists():
             note = json.dumps({"loopstats": "no file before", "made_folder": made_folder}).encode()

@@ -18,6 +18,7 @@ from typing import Any
 import filelock
 
 from loopstats.errors import FINDING, OK, TOO_MANY_REJECTS, StorageError
+from loopstats.found import make_folder
 
 SCHEMA = "loopstats.nightly/1"
 NAME = "nightly.jsonl"
@@ -31,7 +32,7 @@ DONE = (OK, TOO_MANY_REJECTS, FINDING)
 def append(path: Path, line: bytes) -> None:
     """Add one line (without its newline) and make it last; StorageError where it cannot be written whole."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with _held(path):
             _rotate(path, len(line))
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)

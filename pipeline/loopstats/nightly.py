@@ -47,6 +47,7 @@ from loopstats.errors import (
     unforeseen,
 )
 from loopstats.estimate import SRM_FAIL_E, Readout
+from loopstats.found import make_folder
 from loopstats.output import canonical, write_file
 from loopstats.query import Filters
 from loopstats.store import SCHEMA_VERSION, Lake, Snapshot
@@ -192,7 +193,7 @@ def _finish(done: Night, log: Path, clock: Callable[[], int], duration_s: float)
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """Hold the lock of nights; another one holds it: LockedError, at once."""
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     lock = filelock.FileLock(root / LOCK, mode=0o600)
     try:
         lock.acquire(timeout=0)

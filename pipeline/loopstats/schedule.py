@@ -21,6 +21,7 @@ from pathlib import Path
 
 from loopstats import homes
 from loopstats.errors import StorageError, UsageError
+from loopstats.found import make_folder
 
 KINDS = ("cron", "systemd")
 MARK = "# loopstats nightly of lake"
@@ -258,7 +259,7 @@ def write_units(changes: Sequence[Change], key: str, env: Mapping[str, str]) -> 
         if change.after is None:
             path.unlink(missing_ok=True)
         elif change.after != change.before:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             beside = path.with_name(f".{path.name}.new")
             beside.touch(mode=0o600)
             beside.write_text(change.after, encoding="utf-8")

@@ -28,6 +28,7 @@ from loopstats import rule
 from loopstats.config import DEFAULT_N_STAR, HOUR_US, Experiment, Settings
 from loopstats.errors import FINDING, LoopstatsError, NothingError, UsageError
 from loopstats.estimate import ALPHA, MIN_PERCENT, MIN_SESSIONS, MIN_VERDICT, POWER, iso
+from loopstats.found import make_folder
 from loopstats.tables import TIME
 
 if TYPE_CHECKING:
@@ -343,7 +344,7 @@ def plant(world: World, folder: Path) -> Planted:
     """Write `logs/*.jsonl`, `loopstats.toml` and `truth.json` into `folder`, which must be new or empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"-o {folder}: is there and not empty; name a new folder")
-    (folder / LOGS).mkdir(parents=True)
+    make_folder(folder / LOGS)
     counts = {arm: dict.fromkeys(WORDS, 0) for arm in ARMS}
     sizes, digest = world.sizes, world.settings.rule_digest
     for start in range(0, len(sizes), SESSIONS_PER_FILE):

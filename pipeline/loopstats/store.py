@@ -32,6 +32,7 @@ from loopstats.found import DATA as DATA
 from loopstats.found import LEDGER as LEDGER
 from loopstats.found import MANIFEST as MANIFEST
 from loopstats.found import SCHEMA_VERSION as SCHEMA_VERSION
+from loopstats.found import make_folder
 from loopstats.tables import BUCKETS, LIFT, RECORDS, TABLES, Table
 
 KEEP_GENERATIONS = 2
@@ -216,7 +217,7 @@ class Lake:
         """Hold the lake for writing, mending first what a crash left; LockedError where another writer holds it."""
         os.umask(0o077)
         with _storage_errors(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
             lock = filelock.FileLock(self.root / "_lock", mode=0o600)
             try:
                 lock.acquire(timeout=0)
@@ -479,7 +480,7 @@ def encode(generation: int, table: Table, bucket: int, frame: pl.DataFrame) -> t
 def write_file(root: Path, file: DataFile, data: bytes | memoryview, *, is_synced: bool = False) -> None:
     """Put a file in its place. Nobody reads it before a commit lists it, and what no commit lists is swept."""
     path = root / file.path
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     (_write_synced if is_synced else _write)(path, data)
 
 
