@@ -700,6 +700,26 @@ def test_live_equals_batch(values: list[Any]) -> None:
     shutil.rmtree(folder)
 
 
+def test_the_first_working_directory_is_whoevers_was_heard_first(tmp_path: Path) -> None:
+    # The hook may be put in while a subagent works elsewhere; both sides then write targets relative to that place.
+    events = [
+        failing(1, "a", agent_id="sub", cwd="/srv/elsewhere"),
+        failing(2, "a", cwd="/srv/shop"),
+        failing(3, "b", cwd="/srv/elsewhere"),
+    ]
+    tell(tmp_path / "spool", events)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    for name in ("logs", "spool"):
+        ingest(tmp_path / f"lake-{name}", tmp_path / name)
+    batch, live = (
+        dict(tables_of(tmp_path / f"lake-{name}")["steps"].select("call_id", "target").iter_rows())
+        for name in ("logs", "spool")
+    )
+    assert sorted(live.values()) == ["/srv/shop/tests/a.py", "tests/a.py", "tests/b.py"]
+    assert batch == live
+
+
 # --- whatever happens --------------------------------------------------------------------------------------------
 
 BAD_INPUTS = {

@@ -106,9 +106,13 @@ class ClaudeHooksReader(Reader):
     def _tell(self, record: dict[str, Any], common: dict[str, Any], emit: Emit) -> None:
         cwd, model = as_str(record.get("cwd")), as_str(record.get("model"))
         known = f"{cwd or ''}\x1f{model or ''}"
+        if common["agent"] is not None and cwd is not None and common["session"] not in self._told:
+            # The session's first working directory, whoever it was that was heard first.
+            self._told[common["session"]] = ""
+            emit.session(**common, cwd=cwd)
         if common["agent"] is not None or (cwd is None and model is None) or self._told.get(common["session"]) == known:
             return
-        is_first = common["session"] not in self._told
+        is_first = not self._told.get(common["session"])
         self._told[common["session"]] = known
         project = cwd.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1] if cwd and is_first else None
         # Codex sends inputs of the same shape and adds its turn.
