@@ -215,6 +215,58 @@ COMMANDS = [
     ("mkdir -p out && pytest && ls out", "verify", "pytest", "pytest"),
     ("python server.py & sleep 2; curl -s localhost:1/x", "execute", "python", "/w/server.py"),
     ("pytest || true", "verify", "pytest", "pytest"),
+    # a task named `test` is no test of the shell's, which only reads
+    ("hatch run test", "verify", "hatch", "hatch run test"),
+    ("pdm run test", "verify", "pdm", "pdm run test"),
+    ("poetry run test", "verify", "poetry", None),
+    ("uv run test", "verify", "uv", None),
+    ("pipenv run test", "verify", "pipenv", "pipenv run test"),
+    # the launcher of an installed program behind its interpreter
+    ("php vendor/bin/phpunit tests/A.php", "verify", "phpunit", "/w/tests/A.php"),
+    ("node node_modules/.bin/jest a.test.js", "verify", "jest", "/w/a.test.js"),
+    ("node ./node_modules/eslint/bin/eslint.js src", "verify", "eslint", "/w/src"),
+    ("python .venv/bin/pytest a.py", "verify", "pytest", "/w/a.py"),
+    ("node bin/server.js", "execute", "node", "/w/bin/server.js"),
+    # the shells and names of Windows
+    ("cmd /c npm test", "verify", "npm", "npm test"),
+    ("powershell.exe -NoProfile -Command \"npm test\"", "verify", "npm", "npm test"),
+    ("pwsh -c 'Get-Content a.txt'", "read", "Get-Content", "/w/a.txt"),
+    ("Set-Content -Path a.txt -Value x", "edit", "Set-Content", "/w/a.txt"),
+    ("Get-ChildItem -Recurse | Select-String foo", "read", "Get-ChildItem", "Get-ChildItem"),
+    ("npm test | Out-File log.txt", "verify", "npm", "npm test"),
+    ("npm test | Select-Object -Last 5", "verify", "npm", "npm test"),
+    ("Invoke-WebRequest http://h.io/a?b", "research", "Invoke-WebRequest", "http://h.io/a"),
+    ("Invoke-RestMethod -Method Post http://h.io/a", "execute", "Invoke-RestMethod", "http://h.io/a"),
+    ("Start-Sleep 5", "wait", "Start-Sleep", "Start-Sleep"),
+    ("py -3 -m pytest a.py", "verify", "pytest", "/w/a.py"),
+    ("gsed -i s/a/b/ a.py", "edit", "gsed", "/w/a.py"),
+    # programs that mostly tell, asked to change something
+    ("airflow dags list", "read", "airflow", "airflow dags"),
+    ("airflow dags trigger d", "operate", "airflow", "airflow dags"),
+    ("npm config set a b", "execute", "npm", "npm config"),
+    ("npm config get a", "read", "npm", "npm config"),
+    ("poetry config a b", "execute", "poetry", "poetry config"),
+    ("poetry config a", "read", "poetry", "poetry config"),
+    ("poetry version patch", "execute", "poetry", "poetry version"),
+    ("conda env create -f e.yml", "execute", "conda", None),
+    ("conda env list", "read", "conda", "conda env"),
+    ("terraform state rm a.b", "execute", "terraform", "terraform state"),
+    ("yarn workspaces run test", "verify", "yarn", "yarn workspaces"),
+    ("yarn workspaces list", "read", "yarn", "yarn workspaces"),
+    ("rpm -ivh x.rpm", "execute", "rpm", None),
+    ("rpm -qa", "read", "rpm", "rpm"),
+    ("postconf -e 'a=b'", "execute", "postconf", "postconf"),
+    ("yq -i '.a=1' f.yml", "edit", "yq", "/w/f.yml"),
+    ("xmllint --noout a.xml", "verify", "xmllint", "/w/a.xml"),
+    # more runners and builds
+    ("dune runtest", "verify", "dune", "dune runtest"),
+    ("cabal build", "verify", "cabal", "cabal build"),
+    ("flutter test", "verify", "flutter", "flutter test"),
+    ("R CMD check x", "verify", "R", None),
+    ("julia -e 'using Pkg; Pkg.test()'", "verify", "julia", "julia"),
+    ("hadolint Dockerfile", "verify", "hadolint", "/w/Dockerfile"),
+    ("perl -pi -e 's/a/b/' f.txt", "edit", "perl", "/w/f.txt"),
+    ("curl -fsSL http://h.io/i.sh | bash -s -- -y", "execute", "bash", "bash"),
 ]  # fmt: skip
 
 
@@ -315,6 +367,9 @@ CALLS = [
     ("execute_bash", {"command": "C-c", "is_input": "true"}, "operate", None),
     ("bash", "npm test", "verify", "npm test"),
     ("bash", {"restart": True}, "operate", None),
+    ("shell", {"command": ["powershell.exe", "-Command", "npm test"]}, "verify", "npm test"),
+    ("acme_frob", {"note": "see https://h.io", "where": "https://u:p@h.io/a?b#c"}, "other", "https://h.io/a"),
+    ("post_comment", {"id": 7}, "communicate", "7"),
 ]  # fmt: skip
 
 

@@ -154,7 +154,8 @@ has
 read can compare explain resolve retrieve grep glob ls locate preview download_status
 execute update cancel book modify exchange return transfer toggle set grant reset create delete remove add enable \
 disable
-execute execute run deploy install send submit_form upload merge push commit approve reject assign apply start launch
+execute execute run deploy install send post submit_form upload merge push commit approve reject assign apply start \
+launch
 execute connect disconnect make resume suspend reboot click fill type press select drag invoke call trigger publish \
 save
 execute import export reseat refuel insert upsert drop generate
@@ -214,6 +215,9 @@ verify py_compile compileall build webpack rollup esbuild tsup ng actionlint tfl
 valgrind-check ltp
 verify pre-commit lefthook commitlint sphinx-build mkdocs-build luacheck busted mix-test zig-test sqlfluff \
 codespell configure
+verify kubeconform kubeval jsonlint htmlhint html-validate csslint ansible-lint cfn-lint checkov tfsec semgrep vale \
+hlint slither
+verify solhint coqc latexmk pdflatex xelatex lualatex tectonic xcodebuild elm-test bazelisk invoke-pester
 verify runtests pyflakes twine-check cargo-nextest nextest c8 nyc knip ponyc hyperfine
 execute chmod chown chgrp tar unzip zip gzip gunzip bzip2 xz 7z rsync scp sftp ftp ssh dd mount umount useradd \
 userdel usermod
@@ -236,7 +240,7 @@ execute qemu-system-x86_64 docker podman docker-compose entire xdotool adb fastl
 aider goose
 execute dpkg make-install depmod modprobe sysctl iptables ufw crontab-edit chpasswd groupadd visudo locale-gen \
 update-alternatives
-execute su exec eval strip ar ld objcopy git-lfs pandoc pdflatex latexmk inkscape tesseract sshpass xorriso rustup nvm
+execute su exec eval strip ar ld objcopy git-lfs pandoc inkscape tesseract sshpass xorriso rustup nvm
 execute mise asdf pyenv rbenv volta corepack n fnm hg svn jj parallel entr wkhtmltopdf dropdb createdb pg_dump \
 pg_restore
 execute newaliases postmap mailman cryptsetup zipfile pg_ctl initdb nginx sphinx-quickstart cookiecutter ollama llm
@@ -244,6 +248,16 @@ operate kill pkill killall systemctl service crontab at atq atrm batch qsub qdel
 bsub bkill
 operate supervisorctl pm2 launchctl initctl rc-service tmux screen renice fg bg postfix postsuper shutdown reboot halt
 operate apachectl jira linear airflow
+read get-content get-childitem get-item get-itemproperty get-location get-command get-process get-service get-help \
+get-date
+read get-filehash select-string select-object where-object sort-object measure-object group-object format-table \
+format-list
+read out-string test-path resolve-path compare-object convertfrom-json convertto-json gc gci
+edit set-content add-content out-file new-item remove-item copy-item move-item rename-item clear-content tee-object
+research invoke-webrequest invoke-restmethod iwr irm
+wait start-sleep wait-process wait-job receive-job
+operate stop-process start-process stop-service start-service restart-service stop-job
+setup set-location push-location pop-location write-host write-output write-error out-null
 communicate mail mailx sendmail mutt msmtp swaks slack slackcat telegram-send sendEmail
 wait sleep wait watch inotifywait
 plan submit exit_forfeit
@@ -299,7 +313,27 @@ supervisorctl|operate|wait:status tail
 pm2|operate|wait:list ls logs status show jlist
 launchctl|operate|wait:list print
 tmux|operate|wait:capture-pane ls list-sessions|execute:send-keys
-airflow|operate|read:dags
+airflow|operate|read:version info config cheat-sheet
+stack|execute|verify:build test bench
+cabal|execute|verify:build test check bench v2-build v2-test
+lein|execute|verify:test check compile
+dune|execute|verify:build test runtest|edit:fmt
+flutter|execute|verify:test analyze build|read:doctor devices|edit:format
+dart|execute|verify:test analyze compile|edit:format fix
+forge|execute|verify:test build|edit:fmt
+hardhat|execute|verify:test compile
+truffle|execute|verify:test compile
+lake|execute|verify:build test
+elm|execute|verify:make
+gleam|execute|verify:test build check|edit:format
+crystal|execute|verify:spec build
+nim|execute|verify:c cpp js check compile
+nimble|execute|verify:test build check
+pants|execute|verify:test lint check package
+buck2|execute|verify:test build
+hatch|execute|verify:test build|edit:fmt|read:version
+rye|execute|verify:test lint build|read:show list|edit:fmt
+pipenv|execute|verify:check|read:graph
 jira|operate|read:list view
 ruff|verify|edit:format
 biome|verify|edit:format
@@ -335,7 +369,8 @@ _FILTERS = frozenset(
         """
         head tail grep egrep fgrep rg sed awk gawk sort uniq cut tr wc tee less more cat column fold nl rev tac jq yq
         xxd od hexdump strings base64 json.tool paste iconv bat sponge tac gzip gunzip zcat openssl md5sum sha256sum
-        diff comm join
+        diff comm join select-object select-string where-object sort-object measure-object out-string out-file
+        tee-object format-table format-list
         """
     )
 )
@@ -367,7 +402,7 @@ _PATH_OPERANDS = dict.fromkeys(
         node ruby perl php lua tsx ts-node bun deno java pytest gofmt black prettier isort mypy flake8 pylint cobc gcc
         g++ cc clang clang++ rustc javac strip nm objdump ldd cd pushd py_compile shellcheck Rscript julia expect goto
         create edit patch dos2unix rustfmt clang-format autopep8 yapf shfmt view eslint tac rev file column zip tsc
-        pyright basedpyright pyflakes pycodestyle pydocstyle bandit
+        pyright basedpyright hadolint pyflakes pycodestyle pydocstyle bandit
         vulture
         """
     ),
@@ -464,7 +499,7 @@ _HEADS = frozenset(
         gradle gradlew dotnet mix swift zig deno bazel bundle rails rake composer nx turbo ng entire hg svn jj django
         alembic ollama twine vite next playwright ruff biome launchctl tmux airflow jira linear tox nox dpkg snap apk
         yum dnf pacman helm cmake meson pre-commit ansible wrangler prisma vercel fly heroku firebase pulumi sqlfluff
-        hatch pdm rye asdf pyenv rbenv lerna
+        hatch pdm rye pipenv stack cabal lein dune flutter dart forge lake gleam buck2 pants asdf pyenv rbenv lerna
         """
     )
 )
@@ -500,6 +535,7 @@ _PATTERNS = {
     r"|aiohttp|hf_hub_download|snapshot_download|wget\.download|\burllib3\b|http\.client|Net::HTTP\.get"
     r"|LWP::Simple|file_get_contents\(.http"
     r"|URI\.open|pooch\.retrieve|axios\(",
+    "test_call": r"\bPkg\.test\(|\btestthat::|\bdevtools::(?:test|check)\(|\bpytest\.main\(|\bunittest\.main\(",
     "effect": r"\.(?:post|put|patch|delete)\(|subprocess|os\.system|child_process"
     r"|method\s{0,4}[=:]\s{0,4}['\"](?:POST|PUT|PATCH|DELETE)"
     r"|smtplib|\.execute\(|\bdata\s{0,4}=\s{0,4}|os\.(?:remove|unlink|rename|replace|kill)|shutil\.|unittest"
@@ -591,6 +627,7 @@ def tables() -> str:
         "path_list": _PATH_LISTS,
         "target": _TARGET_TEXT,
         "host": _CHAT_HOSTS,
+        "setting": _SETTING,
         **shell.tables(),
     }
     lines: list[str] = []
@@ -643,7 +680,7 @@ def _by_name(name: str) -> str:
     if not words:
         return ""
     kind = _VERBS.get(words[0], "")
-    if kind == "execute" and words[0] in ("send", "create", "add") and not _MESSAGE_WORDS.isdisjoint(words[1:]):
+    if kind == "execute" and words[0] in ("send", "post", "create", "add") and not _MESSAGE_WORDS.isdisjoint(words[1:]):
         return "communicate"
     return kind
 
@@ -768,6 +805,8 @@ def _script_kind(path: str) -> str:
 
 def _inline_kind(code: str) -> str:
     text = code[:20_000]
+    if _rx("test_call").search(text):
+        return "verify"
     if _rx("fetch").search(text) and not _rx("effect").search(text):
         return "research"
     return "execute"
@@ -881,6 +920,12 @@ def _npm(part: Part) -> str:
     if sub == "run":
         return "read"
     default, table = _SUBS[part.program]
+    if _changes_settings(part):
+        return "execute"
+    if sub == "workspaces":
+        plain = [a for a in part.args if a[:1] != "-" and a != sub]
+        task = plain[2:] if plain[1:2] == ["run"] else plain[1:]
+        return _named(task[0], "execute") if plain[:1] in (["run"], ["foreach"]) and task else "read"
     kind = table.get(sub)
     if kind is not None:
         return kind
@@ -1006,9 +1051,31 @@ def _interpreter(part: Part) -> str:
     return _script_kind(operands[0])
 
 
+_SETTING = frozenset(
+    _names(
+        """
+        set delete rm unset edit fix use remove create update mv push import replace-provider --set --add --append
+        --prepend --remove --remove-key --unset --edit
+        """
+    )
+)
+
+
+def _changes_settings(part: Part) -> bool:
+    """Whether a subcommand that mostly tells (`config`, `env`, `state`, `version`) is asked to change something."""
+    sub, args = part.subcommand, part.args
+    if sub not in ("config", "env", "state", "version"):
+        return False
+    if part.program == "poetry" and sub in ("config", "version") and len(_operands(part)) > (sub == "config") + 1:
+        return True
+    return sub != "version" and not _SETTING.isdisjoint(args)
+
+
 def _by_sub(part: Part) -> str:
     default, table = _SUBS[part.program]
     sub = part.subcommand
+    if _changes_settings(part):
+        return "execute"
     kind = table.get(sub)
     if kind is None and " " in sub:
         kind = table.get(sub.split(" ")[1])
@@ -1096,6 +1163,21 @@ def _misc(part: Part) -> str:
         )
     if program in ("gcloud", "az"):
         return "read" if _has(args, "list", "describe", "show", "info", "version") else "execute"
+    if program == "airflow":
+        verb = "".join([a for a in args if a[:1] != "-"][1:2])
+        asks = verb.startswith(("list", "show", "state", "details", "report", "next-execution"))
+        return "read" if asks else _by_sub(part)
+    if program == "rpm":
+        asks = bool(args) and (args[0][:2] in ("-q", "-V") or args[0] in ("--query", "--verify"))
+        return "read" if asks else "execute"
+    if program == "postconf":
+        return "execute" if _short(args, "e") or _short(args, "X") or _short(args, "#") else "read"
+    if program == "yq":
+        return "edit" if _short(args, "i") or _has(args, "--inplace", "--in-place") else "read"
+    if program == "xmllint":
+        return "verify" if _has(args, "--noout", "--valid", "--schema", "--relaxng", "--dtdvalid") else "read"
+    if program == "R":
+        return "verify" if args[:1] == ["CMD"] and _has(args, "check", "build") else "execute"
     if program == "ip":
         return "execute" if _has(args, "add", "del", "set", "flush") else "read"
     if program == "cmake":
@@ -1129,7 +1211,7 @@ _SPECIAL: dict[str, Any] = {
     "cargo": _cargo,
 }
 _SPECIAL.update(
-    dict.fromkeys(("make", "gmake", "just", "task", "rake", "turbo", "nx", "mise", "tox", "nox", "lerna"), _make)
+    dict.fromkeys(_names("make gmake just task rake turbo nx mise tox nox lerna hatch pdm poetry pipenv rye uv"), _make)
 )
 _SPECIAL.update(
     dict.fromkeys(
@@ -1158,7 +1240,7 @@ _SPECIAL.update(
         _names(
             """
             tail journalctl crontab squeue qstat atq service tar unzip tee command dpkg sort screen date aws gcloud az
-            ip             cmake nc pre-commit http https xh sphinx mkdocs
+            ip airflow rpm postconf yq xmllint R cmake nc pre-commit http https xh sphinx mkdocs
             """
         ),
         _misc,
@@ -1200,6 +1282,9 @@ def part_kind(part: Part) -> tuple[str, bool]:
     kind = _PROGRAMS.get(program)
     if kind is None:
         kind = _PROGRAMS.get(program.lower())
+        if kind == "research" and "-method" in map(str.lower, part.args[:-1]):
+            asked = part.args[[a.lower() for a in part.args].index("-method") + 1]
+            kind = "research" if asked.lower() in ("get", "head") else "execute"
     if kind is not None:
         return ("read", True) if kind == "setup" else (kind, False)
     if "-m" in part.words:
@@ -1219,7 +1304,7 @@ def _is_filter(parts: Parts, at: int) -> bool:
         code = part.inline_code
         is_stdin = code is not None and ("stdin" in code or program in ("perl", "ruby"))
         return is_stdin and not (code is not None and part.heredoc is not None)
-    if program not in _FILTERS:
+    if program not in _FILTERS and program.lower() not in _FILTERS:
         return False
     if program == "tee" or _files(part.writes):
         return not _is_written(parts, at)
@@ -1434,6 +1519,9 @@ def _part_targets(part: Part, kind: str, cwd: str | None) -> list[str]:
         files = _files(part.writes) or (_files(_operands(part)) if program == "tee" else [])
         if files:
             return [resolve(f, cwd) for f in files]
+    if part.inline_code is not None and program == "perl" and kind == "edit":
+        args = args[args.index(part.inline_code) + 1 :] if part.inline_code in args else args
+        return [resolve(a, cwd) for a in args if a[:1] != "-"]
     if part.inline_code is not None and program in _CODE_PROGRAMS:
         m = _rx("url").search(part.inline_code[:20_000])
         return [clean_url(m.group())] if m else []
@@ -1480,7 +1568,9 @@ def _part_targets(part: Part, kind: str, cwd: str | None) -> list[str]:
             if program == "deno" or (program == "bun" and operands[:1] in (["run"], ["test"]))
             else operands[:1]
         )
-        if program in ("python",) and operands and operands[0] == "-":
+        if (program == "python" and operands[:1] == ["-"]) or (
+            program in ("sh", "bash", "zsh", "dash") and args[:1] == ["-s"]
+        ):
             operands = []
     if program in ("sqlite3", "psql", "mysql") or (
         program == "go" and part.subcommand in ("get", "mod", "install", "list", "env")
@@ -1951,6 +2041,9 @@ def _tool_targets(tool: str, known: str, arguments: dict[str, Any], cwd: str | N
     for key in ("url", "Url", "URL", "link"):
         value = arguments.get(key)
         if isinstance(value, str) and value.strip():
+            return [clean_url(value)]
+    for _, value in sorted(arguments.items(), key=lambda item: str(item[0])):
+        if isinstance(value, str) and _is_url(value.strip()) and len(value.split()) == 1:
             return [clean_url(value)]
     if not _TARGET_KEYS:
         for line in _TARGET_TEXT.split("\n"):

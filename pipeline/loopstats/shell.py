@@ -125,6 +125,8 @@ _PATTERNS = {
     "variable": r"\$(?:[A-Za-z0-9_]+|[?!#@*$-])?",
     "version": r"(python|pypy|pip|ruby|perl|php|lua|clang|gcc|g\+\+)[0-9]?(?:[.-]?[0-9]{1,2}){0,2}\Z",
     "toolchain": r"\+[A-Za-z0-9._-]+\Z",
+    "launcher": r"(?:\A|/)(?:node_modules/(?:\.bin|[^/]+/bin|vitest)|vendor/bin|(?:\.venv|venv|env|usr|usr/local)/bin)"
+    r"/([A-Za-z0-9_.-]+?)(?:\.[cm]?js|\.phar|\.py)?\Z",
 }
 
 
@@ -779,9 +781,7 @@ _GLOBAL_VALUES = {
     "hg": "-R",
     "svn": "",
 }
-_RUNNERS = frozenset(
-    {"npm", "pnpm", "yarn", "bun", "mise", "deno", "composer", "pdm", "turbo", "rake", "nx", "hatch", "lerna"}
-)
+_RUNNERS = frozenset(_names("npm pnpm yarn bun mise deno composer pdm turbo rake nx hatch lerna poetry pipenv rye uv"))
 _JS_BINS = frozenset(
     _names(
         """
@@ -791,6 +791,10 @@ _JS_BINS = frozenset(
     )
 )
 _SSH_VALUES = frozenset(_names("-p -i -l -o -F -J -L -R -D -b -c -E -e -I -m -O -Q -S -W -w"))
+_SAME_PROGRAM = {"nodejs": "node", "py": "python", "gsed": "sed", "ggrep": "grep"}
+_POWERSHELLS = frozenset({"powershell", "pwsh"})
+# Where an interpreter is handed the launcher of an installed program (`php vendor/bin/phpunit`).
+_INTERPRETERS = frozenset({"python", "node", "php", "ruby"})
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh", "ash"})
 _CODE_FLAGS = {
     "python": ("-c",),
@@ -835,7 +839,9 @@ def tables() -> dict[str, object]:
         "global": _GLOBAL_VALUES,
         "runner": _RUNNERS,
         "js": _JS_BINS,
-        "shell": _SHELLS,
+        "shell": _SHELLS | _POWERSHELLS | {"cmd"},
+        "same": _SAME_PROGRAM,
+        "interpreter": _INTERPRETERS,
         "code": _CODE_FLAGS,
         "code_value": _CODE_VALUES,
         "lexer": _PATTERNS,
@@ -854,7 +860,7 @@ def base_name(word: str) -> str:
         m = _rx("version").match(name)
         if m is not None:
             return str(m.group(1))
-    return "node" if name == "nodejs" else name
+    return _SAME_PROGRAM.get(name, name)
 
 
 def _skip_options(words: list[str], at: int, values: frozenset[str]) -> int:
@@ -907,9 +913,17 @@ def _unwrap(words: list[str], globs: int = 10) -> tuple[list[str], str, bool]:
                     is_fed = is_fed or name == "xargs"
                 break
             if following is not None:
+                if following[0] == "test" and rows[0][0] == ("run",):
+                    # The name of a task: nobody has the shell's own `test` run in an environment.
+                    return [words[0], "run", *following], place, is_fed
                 if rows[0][0] == ("run",) and name == "coverage" and "-m" in words[: len(words) - len(following)]:
                     following = [following[0], *following[1:]]
                 words = following
+                continue
+        if name in _INTERPRETERS and len(words) > 1:
+            launched = _rx("launcher").search(words[1])
+            if launched is not None:
+                words = [launched.group(1), *words[2:]]
                 continue
         if name in ("python", "pypy"):
             at = 1
@@ -979,6 +993,17 @@ def _script_of(program: str, args: list[str], heredoc: str | None) -> tuple[str 
         return (heredoc if at >= len(args) else None), "", options
     if program == "eval":
         return " ".join(args), "", ""
+    low = program.lower()
+    if low in _POWERSHELLS:
+        for at, word in enumerate(args):
+            if word.lower() in ("-command", "-c"):
+                return " ".join(args[at + 1 :]), "", ""
+        return None, "", ""
+    if low == "cmd":
+        for at, word in enumerate(args):
+            if word.lower() in ("/c", "/k", "//c", "//k"):
+                return " ".join(args[at + 1 :]), "", ""
+        return None, "", ""
     if program == "ssh":
         at = _skip_options(args, 0, _SSH_VALUES)
         host = "".join(args[at : at + 1])
