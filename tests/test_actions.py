@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopstats import actions, shell
+from loopstats import actions, rule, shell
 from loopstats.actions import ATTEMPTS, KINDS, TOOLS, place, read_call
 
 W = "/w"
@@ -416,6 +416,17 @@ def test_every_row_of_the_tables_is_a_kind() -> None:
     assert actions.program_table()["git status"] == "read"
 
 
+@pytest.mark.parametrize("command", ["git grep x", "git diff --exit-code", "grep x a.py", "diff a b"])
+def test_nothing_found_and_something_differs_are_no_errors(command: str) -> None:
+    def came_to(exit_code: int, has_error_text: bool) -> str:
+        call = bash(command)
+        return rule.outcome(
+            call.kind, call.program, False, False, True, True, exit_code, None, None, False, None, has_error_text
+        )[0]
+
+    assert (came_to(1, False), came_to(1, True), came_to(128, False)) == ("success", "failure", "failure")
+
+
 def test_tables_text_is_stable_and_complete() -> None:
     text = actions.tables()
     assert text == actions.tables() and text.isascii() and text.endswith("\n")
@@ -484,6 +495,9 @@ def test_user_rows_classify_only_what_would_be_other() -> None:
         ("cd x && pytest && echo ok", "echo", False, False),
         ("grep -c x a.py", "grep", False, False),
         ("/usr/bin/GREP x", "GREP", False, False),
+        ("git grep x", "git grep", False, False),
+        ("git --no-pager diff --exit-code", "git diff", False, False),
+        ("git status", "git", False, False),
         ("find . | head", "head", True, True),
         ("bash -lc 'pytest | tail'", "tail", True, True),
     ],
@@ -631,6 +645,30 @@ def test_one_file_is_one_target_however_it_is_named() -> None:
 )  # fmt: skip
 def test_commands_with_one_print(commands: list[str]) -> None:
     assert len({bash(command).fingerprint for command in commands}) == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "inputs"),
+    [
+        ("LS", [{"path": "/w/a"}, {"path": "/w/a/"}]),
+        ("WebSearch", [{"query": "foo bar"}, {"query": ' "Foo bar" '}, {"query": "foo bar", "max_results": 5}]),
+        ("Grep", [{"pattern": "foo"}, {"pattern": '"FOO"', "-i": True}, {"pattern": "foo", "-n": True}]),
+    ],
+)
+def test_calls_with_one_print(tool: str, inputs: list[dict[str, object]]) -> None:
+    assert len({read_call(tool, given, W).fingerprint for given in inputs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "inputs"),
+    [
+        ("LS", [{"path": "/"}, {"path": "/w"}]),
+        ("WebSearch", [{"query": "a"}, {"query": "a", "page": 2}, {"query": "a", "allowed_domains": ["h.io"]}]),
+        ("send_message", [{"text": "a/"}, {"text": "a"}]),
+    ],
+)
+def test_calls_with_prints_of_their_own(tool: str, inputs: list[dict[str, object]]) -> None:
+    assert len({read_call(tool, given, W).fingerprint for given in inputs}) == len(inputs)
 
 
 @pytest.mark.parametrize(

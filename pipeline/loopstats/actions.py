@@ -380,7 +380,7 @@ _SEARCH_TOOLS = frozenset(
     _names(
         """
         Grep grep grep_search search_file_content search_files codebase_search searchFiles search_file search_dir
-        file_search
+        file_search WebSearch web_search google_web_search google_search tavily_search exa_search search_web
         """
     )
 )
@@ -388,7 +388,7 @@ _SEARCH_KEYS = frozenset(
     _names(
         """
         pattern query regex path glob include include_pattern file_pattern type offset search_term dir dir_path
-        directory file filename target_directories output_mode
+        directory file filename target_directories output_mode page cursor start allowed_domains blocked_domains
         """
     )
 )
@@ -624,6 +624,7 @@ def tables() -> str:
         "command_key": _COMMAND_KEYS,
         "cwd_key": _CWD_KEYS,
         "path_key": _PATH_KEYS,
+        "place_key": _PLACE_KEYS,
         "path_list": _PATH_LISTS,
         "target": _TARGET_TEXT,
         "host": _CHAT_HOSTS,
@@ -1827,6 +1828,12 @@ def _written(part: Part) -> str:
     return name if shell.base_name(name) == part.program else part.program
 
 
+def _exiting(part: Part) -> str:
+    """Whose exit status a command has; of git, its subcommand says what a status means."""
+    is_asked = part.program == "git" and part.subcommand in ("grep", "diff")
+    return f"git {part.subcommand}" if is_asked else part.program
+
+
 def _read_command(command: str, cwd: str | None) -> Any:
     key = (command, cwd)
     found = _COMMANDS.get(key)
@@ -1845,7 +1852,7 @@ def _read_command(command: str, cwd: str | None) -> Any:
             kind,
             _written(part),
             targets,
-            exit_part.program,
+            _exiting(exit_part),
             not part.is_propagated or part.is_background,
             exit_part.pipe_size > 1,
             part.is_background,
@@ -1919,6 +1926,8 @@ _PATH_KEYS = (
     "DirectoryPath",
     "uri",
 )
+# Where a slash at the end says nothing.
+_PLACE_KEYS = frozenset((*_PATH_KEYS, *_CWD_KEYS, "dir", "folder", "url", "target_directory"))
 _PATH_LISTS = ("paths", "files", "file_paths", "edits", "changes", "args", "replacements", "test_files", "include")
 # For tools that name what they act on in their own way: tool -> keys, first that is there.
 _TARGET_TEXT = """
@@ -2255,6 +2264,8 @@ def _print_of(given: dict[str, Any]) -> str:
             continue
         if type(value) is str:
             value = value.strip().lower()
+            if value[-1:] == "/" and key in _PLACE_KEYS:
+                value = value.rstrip("/") or "/"
             out.append(f"{key}=s{len(value)}:{value}")
         else:
             out.append(f"{key}={canonical(value)}")

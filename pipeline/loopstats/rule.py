@@ -77,6 +77,7 @@ EXITS_WITHOUT_ERROR = {
     "diff": 1,
     "cmp": 1,
     "git grep": 1,
+    "git diff": 1,
     "test": 1,
     "[": 1,
     "[[": 1,
