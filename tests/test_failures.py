@@ -287,6 +287,8 @@ def test_summary_says_failed(text: str, failed: bool | None) -> None:
         ("ValueError: x", 2, None, "2"),
         ("connect ECONNREFUSED 1.2.3.4", None, None, "ECONNREFUSED"),
         ("ERROR: EMPTY", None, None, ""),
+        ("Exception: boom", 1, None, "Exception"),
+        ("Error: boom", 1, None, "1"),
         ("Error [ERR_MODULE_NOT_FOUND]: x", 1, None, "ERR_MODULE_NOT_FOUND"),
         ("ERROR 1064 (42000): bad", 1, None, "42000"),
         ("Flight HAT268 not found", None, None, ""),

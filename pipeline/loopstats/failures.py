@@ -412,6 +412,7 @@ CODES = (
         r"(?:Error|Exception|Warning|Fault|Interrupt|Exit|Timeout|NotFound|NotReady))(?![A-Za-z0-9_])",
     ),
     ("exception_lone", r"^([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+)(?=: |:?$)"),
+    ("exception_plain", r"^(?:Uncaught )?(Exception)(?=:|$)"),
     ("errno", r"(?<![A-Za-z0-9_])(E[A-Z0-9_]{2,60})(?![A-Za-z0-9_])"),
     ("family", r"(?<![A-Za-z0-9_])([A-Z]{1,6}-?[0-9]{3,7}[a-z]?)(?![A-Za-z0-9_])"),
     ("http", r"\bHTTP(?:/[0-9.]{1,3})?[ :]{1,2}(?:status(?: code)?[ :]{1,2})?([45][0-9]{2})(?![0-9])"),
