@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -247,6 +248,13 @@ def test_global_options_stand_anywhere() -> None:
 def test_a_global_option_without_its_value(call: Call) -> None:
     code, _, err = call("loops", "--tz")
     assert (code, err) == (2, "loopstats: --tz: a value is needed (see loopstats --help)\n")
+
+
+@pytest.mark.parametrize("command", ["lake", "hook", "spark", "simulate", "ladder", "completion"])
+def test_a_command_that_lacks_a_word_says_where_its_help_is(call: Call, command: str) -> None:
+    code, out, err = call(command)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"loopstats: Missing (command|argument '[A-Za-z.]+')\. \(see loopstats {command} --help\)\n", err)
 
 
 def test_colours(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

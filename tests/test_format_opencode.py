@@ -67,6 +67,8 @@ def test_usage_is_taken_from_the_message_alone() -> None:
         turn["cost_micros"],
         turn["decision_key"],
     ) == (5, 3, 1, 250_000, "m1")
+    (free,) = feed_document(OpenCode(), message | {"cost": 0}).rows["turn"]
+    assert free["cost_micros"] is None
     finish = feed_document(
         OpenCode(), {"id": "p9", "sessionID": "s1", "messageID": "m1", "type": "step-finish", "tokens": {"input": 5}}
     )

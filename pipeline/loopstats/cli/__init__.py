@@ -110,7 +110,8 @@ def _explain(error: Exception) -> int:
         say("interrupted")
         return INTERRUPT
     if callable(message := getattr(error, "format_message", None)):
-        say(f"{message()} (see loopstats --help)")
+        asked = getattr(getattr(error, "ctx", None), "command_path", "loopstats")
+        say(f"{message()} (see {asked} --help)")
         return USAGE
     if _is_of_a_data_file(error):
         first = str(error).splitlines()[0]

@@ -27,7 +27,7 @@ CHECK_COLUMNS = ("check", "state", "where", "detail", "mend")
 
 lake_app = typer.Typer(
     help="Take care of the lake.\n\nLook into it, prove that it is whole, make its files few, make its tables anew.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

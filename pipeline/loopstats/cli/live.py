@@ -90,7 +90,7 @@ def _doctor_lake(given: Globals) -> tuple[list[dict[str, Any]], list[Finding]]:
 hook_app = typer.Typer(
     help="Put the live hook into a coding agent, or take it out.\n\n"
     "Its answers decide who is treated; `test` and `status` prove that it fires.",
-    no_args_is_help=True,
+    no_args_is_help=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

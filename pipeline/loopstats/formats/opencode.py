@@ -96,7 +96,6 @@ class OpenCodeReader(Reader):
             emit.nothing("assistant")
             return
         cache = as_dict(tokens.get("cache"))
-        cost = document.get("cost")
         emit.turn(
             session=session,
             decision=decision,
@@ -106,7 +105,7 @@ class OpenCodeReader(Reader):
             tokens_output=as_int(tokens.get("output")),
             tokens_cache_read=as_int(cache.get("read")),
             tokens_cache_write=as_int(cache.get("write")),
-            cost_usd=cost if isinstance(cost, (int, float)) else None,
+            cost_usd=document.get("cost") or None,  # 0 with tokens is a price that the program does not know
         )
 
     def _tool(self, document: dict[str, Any], emit: Emit) -> None:
