@@ -254,7 +254,9 @@ def test_a_global_option_without_its_value(call: Call) -> None:
 def test_a_command_that_lacks_a_word_says_where_its_help_is(call: Call, command: str) -> None:
     code, out, err = call(command)
     assert (code, out) == (2, "")
-    assert re.fullmatch(rf"loopstats: Missing (command|argument '[A-Za-z.]+')\. \(see loopstats {command} --help\)\n", err)
+    assert re.fullmatch(
+        rf"loopstats: Missing (command|argument '[A-Za-z.]+')\. \(see loopstats {command} --help\)\n", err
+    )
 
 
 def test_colours(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

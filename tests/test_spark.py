@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -22,7 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lines import assert_same, tables_of
-from loopstats import cli, doctor, estimate, nightly, nights, run, spark, store, when, workers
+from loopstats import cli, doctor, estimate, nightly, nights, query, run, spark, store, when, workers
 from loopstats.config import Settings
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.store import Lake
@@ -80,6 +81,13 @@ class Frame:
 ANSWER = pa.schema([("number", pa.int64()), ("answer", pa.binary())])
 
 
+class Schema(list[str]):
+    """Columns by name."""
+
+    def add(self, name: str, kind: str) -> Schema:
+        return Schema([*self, name])
+
+
 class Conf(dict[str, str]):
     """Settings of a session."""
 
@@ -105,8 +113,11 @@ class Session:
     def conf(self) -> dict[str, str]:
         return Conf()
 
-    def schema(self, columns: str) -> Session:
-        assert "`session_id` STRING" in columns or "`ts` TIMESTAMP" in columns
+    def createDataFrame(self, rows: pa.Table) -> Any:
+        return SimpleNamespace(schema=Schema(rows.schema.names))
+
+    def schema(self, columns: Schema) -> Session:
+        assert {"session_id", "bucket"} <= set(columns)
         return self
 
     def option(self, name: str, value: str) -> Session:
@@ -169,12 +180,8 @@ def test_detect_refuses_records_of_another_rule(here: Path, tmp_path: Path) -> N
 def test_the_lift_is_gathered_by_pieces(here: Path, mode: str) -> None:
     snapshot, settings = Lake.open(here).snapshot(), Settings()
     interval = when.resolve("30d", None, None, "UTC", AS_OF_US)
-    there = spark.read_lift(
-        spark.Cluster(Session(), mode),  # type: ignore[arg-type]
-        snapshot,
-        settings,
-        interval,
-    )
+    cluster = spark.Cluster(Session(), mode)  # type: ignore[arg-type]
+    there = query.lift(snapshot, settings, interval, query.Filters(), over=cluster.over)
     whole = nights.read_lift(
         snapshot, settings, as_of_us=AS_OF_US, since_us=interval.since_us, until_us=interval.until_us
     )
@@ -185,9 +192,9 @@ def test_the_lift_is_gathered_by_pieces(here: Path, mode: str) -> None:
 
 def test_counts_of_parts_are_counts_of_the_whole(here: Path) -> None:
     loops = Lake.open(here).snapshot().read("loops")
-    whole = run.count_arms(loops)
-    parts = [run.count_arms(loops[start::3]) for start in range(3)]
-    assert run.count_arms(pl.concat(parts)).equals(whole)
+    whole = run.count_arms(loops.lazy())
+    parts = [run.count_arms(loops[start::3].lazy()) for start in range(3)]
+    assert run.count_arms(pl.concat(parts).lazy()).equals(whole)
     assert whole["count_loops"].sum() == loops.height
     assert not any(dtype.is_float() for dtype in whole.dtypes)
 
@@ -221,28 +228,46 @@ def test_the_adapter_holds_no_stage_and_no_driver_only_door() -> None:
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert not names & {"sparkContext", "rdd", "_jvm", "_jsc"}, "Spark Connect has none of these"
     assert not names & {"group_by", "sort", "when", "join_asof"}, "rows are judged by the stages alone"
-    assert pickle.loads(pickle.dumps(spark.Parts)).of.__globals__["run"].make is run.make
 
 
 def test_driver_and_workers_have_to_be_of_one_version(here: Path) -> None:
-    stale = spark.Run(spark.Read({}), [], ("0.0.1", "1.0", "3.9"))
-    with pytest.raises(LoopstatsError, match="driver and worker differ"):
-        list(stale(iter([])))
+    stale = spark.Run(list, versions=("0.0.1", "1.0", "3.9"))
+    batch = pa.record_batch({"id": pa.array([0], pa.int64())})
+    for work in (stale.tasks, stale.rows):
+        with pytest.raises(LoopstatsError, match="driver and worker differ"):
+            list(work(iter([batch])))
 
 
-def test_files_go_in_jobs_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark, "WAVE_BYTES", 100)
-    monkeypatch.setattr(spark, "WAVE_FILES", 3)
-    sizes = [40, 70, 30, 1, 1, 1, 500, 2]
-    tasks = [workers.Task(spark.Found(f"f{n}", f"f{n}", size, 0, n, False), None, n) for n, size in enumerate(sizes)]
-    waves = [[task.found.size_bytes for task in wave] for wave in spark._waves(tasks)]
-    assert waves == [[40], [70, 30], [1, 1, 1], [500], [2]]
+def test_files_go_in_jobs_of_bounded_size(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, jobs = Session(), []
+    true = session.range
+
+    def counted(start: int, end: int, step: int, count: int) -> Frame:
+        jobs.append(count)
+        return true(start, end, step, count)
+
+    monkeypatch.setattr(session, "range", counted)
+    monkeypatch.setattr(spark, "WAVE_BYTES", 1000)
+    monkeypatch.setattr(spark, "FILE_BYTES", 300)
+    sizes = [400, 700, 300, 1, 1, 1, 5000, 2]
+    paths = [tmp_path / f"f{n}" for n in range(len(sizes))]
+    for path, size in zip(paths, sizes, strict=True):
+        path.write_bytes(b"x" * size)
+    tasks = [
+        workers.Task(spark.Found(str(path), path.name, size, 0, n, False), None, n)
+        for n, (path, size) in enumerate(zip(paths, sizes, strict=True))
+    ]
+    told: list[str] = []
+    cluster = spark.Cluster(session)  # type: ignore[arg-type]
+    outcomes = list(cluster.read_all(tasks, {}, lambda found: told.append(found.source_file)))
+    assert jobs == [1, 2, 3, 1, 1]
+    assert len(outcomes) == len(sizes) and told == [path.name for path in paths]
 
 
 def test_a_bucket_without_records_loses_its_tables(here: Path, tmp_path: Path) -> None:
     with Lake(tmp_path / "lake").write() as writer:
-        parts = spark.Parts(run.Terms(*empty_terms(), Settings()), writer.generation, None)
-        answers = list(parts(run.Batch([5], [])))
+        terms = run.Terms(*empty_terms(), Settings())
+        answers = list(spark._made(terms, writer.generation, None, run.Batch([5], [])))
         assert {file.name for file, _ in answers} >= {"steps", "loops", "runs"}
         assert all(file.count_rows == 0 and file.bucket == 5 and data is None for file, data in answers)
 

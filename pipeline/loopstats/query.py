@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -357,6 +359,16 @@ def rows(snapshot: Snapshot, name: str, interval: Interval, filters: Filters) ->
     return choose(frame.filter(is_known), interval, filters, time_column)
 
 
+Over = Callable[["Snapshot", str, Sequence[str], Callable[[pl.LazyFrame], pl.DataFrame]], pl.DataFrame]
+
+
+def over_all(
+    snapshot: Snapshot, name: str, columns: Sequence[str], stage: Callable[[pl.LazyFrame], pl.DataFrame]
+) -> pl.DataFrame:
+    """What a stage makes of columns of a table; a cluster runs it on parts and gives the frames of all as one."""
+    return stage(snapshot.scan(name).select(columns))
+
+
 def lift(
     snapshot: Snapshot,
     settings: Settings,
@@ -364,19 +376,21 @@ def lift(
     filters: Filters,
     by: Sequence[str] = (),
     experiment: str | None = None,
+    over: Over = over_all,
 ) -> Readout:
     """The lift of the loops that meet the filters, with what the numbers rest on among its warnings.
 
+    `over`: who reads the tables; this process, or `spark.Cluster.over`.
     UsageError where a split or filter is not known at detection, NothingError for an experiment that is not there.
     """
     check_early(by, "split")
     # Unsorted: the order of rows changes nothing here, and sorting a million loops takes longer than comparing them.
-    read: dict[str, tuple[str, ...]] = dict(estimate.COLUMNS)
+    names = ("loops", "sessions", "detections", "deliveries")
+    read = {name: estimate.COLUMNS.get(name, TABLES[name].names) for name in names}
     # A filter may name any column that is known at detection.
-    read["loops"] = ("*",) if filters != Filters() else tuple({*read["loops"], *by})
+    read["loops"] = LOOPS.names if filters != Filters() else tuple({*read["loops"], *by})
     frame, sessions, detections, deliveries = (
-        snapshot.scan(name).select(read.get(name, "*")).collect()
-        for name in ("loops", "sessions", "detections", "deliveries")
+        over(snapshot, name, read[name], methodcaller("collect")) for name in names
     )
     readout = estimate.lift(
         frame,
@@ -390,13 +404,14 @@ def lift(
         by=by,
         where=early_filter(frame, interval, filters),
     )
-    readout = with_quality(readout, snapshot)
+    readout = with_quality(readout, snapshot, over)
     return readout if experiment is None else only(readout, experiment)
 
 
-def with_quality(readout: Readout, snapshot: Snapshot) -> Readout:
+def with_quality(readout: Readout, snapshot: Snapshot, over: Over = over_all) -> Readout:
     """The readout with METHOD 11's counts of what it rests on among its warnings."""
-    known = estimate.quality(snapshot.scan("steps"), snapshot.read("sources"), readout.as_of_us)
+    counts = over(snapshot, "steps", estimate.QUALITY, partial(estimate.quality_counts, as_of_us=readout.as_of_us))
+    known = estimate.quality_of(counts, snapshot.read("sources"))
     return replace(readout, warnings=(*readout.warnings, *known))
 
 

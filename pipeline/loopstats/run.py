@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import polars as pl
 
@@ -75,6 +75,7 @@ BUCKETED: tuple[Table, ...] = (
 )
 FOLDED = Table("folded", "lines folded in one bucket, internal", (), ())
 SHADOWS = Table("shadows", "records of another session's history, internal", (), (), is_bucketed=False)
+Item = TypeVar("Item")
 Progress = Callable[[str, int, int, int, int], None]  # what, files done, files, bytes done, bytes
 FLUSH_ROWS = 400_000
 MERGE_FILES = 8
@@ -312,12 +313,12 @@ def detect_anew(lake: Lake, out: Lake, settings: Settings, engine: Engine) -> di
 ARMS = ("rule", "is_enrolled", "experiment", "arm", "outcome")
 
 
-def count_arms(loops: pl.DataFrame) -> pl.DataFrame:
+def count_arms(loops: pl.LazyFrame) -> pl.DataFrame:
     """Loops, tokens and cost by `ARMS`: whole numbers, so that counts of parts may be counted on to the same sums."""
-    if "count_loops" not in loops.columns:
+    if "count_loops" not in loops.collect_schema():
         loops = loops.with_columns(pl.lit(1, dtype=pl.Int64).alias("count_loops"))
     sums = ("count_loops", "tokens_wasted", "cost_wasted_micros")
-    return loops.group_by(ARMS).agg([pl.col(name).sum() for name in sums]).sort(ARMS, nulls_last=True)
+    return loops.group_by(ARMS).agg([pl.col(name).sum() for name in sums]).sort(ARMS, nulls_last=True).collect()
 
 
 def _commit(writer: Writer, state: _Intake, settings: Settings) -> None:
@@ -664,15 +665,20 @@ def _session_groups(sizes: dict[str, int], rows: int) -> list[list[str]]:
     families: dict[str, list[str]] = {}
     for session in sorted(sizes):
         families.setdefault(session.partition("/")[0], []).append(session)
-    groups: list[list[str]] = []
-    room = 0
-    for family in families.values():
-        size = sum(sizes[session] for session in family)
-        if room < size or not groups:
+    sized = [(family, sum(sizes[session] for session in family)) for family in families.values()]
+    return [[session for family in group for session in family] for group in in_groups(sized, rows)]
+
+
+def in_groups(sized: Iterable[tuple[Item, int]], room: int) -> list[list[Item]]:
+    """Items with their sizes in groups of together at most `room`, in order; one that is larger is a group alone."""
+    groups: list[list[Item]] = []
+    left = 0
+    for item, size in sized:
+        if left < size or not groups:
             groups.append([])
-            room = rows
-        groups[-1].extend(family)
-        room -= size
+            left = room
+        groups[-1].append(item)
+        left -= size
     return groups
 
 
@@ -715,14 +721,7 @@ def batches(snapshot: Snapshot, buckets: Sequence[int], rows: int) -> list[Batch
     for file in snapshot.files:
         if file.name == RECORDS.name and file.bucket in sizes:
             sizes[file.bucket] += file.count_rows
-    groups: list[list[int]] = []
-    room = 0
-    for bucket in buckets:
-        if room < sizes[bucket] or not groups:
-            groups.append([])
-            room = rows
-        groups[-1].append(bucket)
-        room -= sizes[bucket]
+    groups = in_groups([(bucket, sizes[bucket]) for bucket in buckets], rows)
     return [Batch(group, [p for bucket in group for p in snapshot.paths(RECORDS.name, bucket)]) for group in groups]
 
 

@@ -14,14 +14,15 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
-from loopstats import __version__, estimate, run, store, workers
+from loopstats import __version__, run, store, workers
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.ingest import Found
 from loopstats.store import DataFile, Snapshot, Writer
@@ -30,48 +31,15 @@ from loopstats.tables import RECORDS, TABLES, Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from loopstats.config import Settings
-    from loopstats.when import Interval
-
 MODES = ("worker", "spark")
 INSTALL = "Spark is not installed: pip install 'loopstats[spark]'"
 WAVE_BYTES = 4 << 30  # of raw logs a job: the records, about a hundredth, come back to the driver at once
-WAVE_FILES = 4096
+FILE_BYTES = 1 << 20  # that a file counts at least, so that a job has no more than 4096
 TASK_ROWS = 50_000  # records that are worth a task: below, its fixed costs are most of it
 ANSWER = "number long, answer binary"
-SPARK_TYPES = {
-    "String": "STRING",
-    "Int64": "BIGINT",
-    "Float64": "DOUBLE",
-    "Boolean": "BOOLEAN",
-    "Datetime(time_unit='us', time_zone='UTC')": "TIMESTAMP",
-    "List(String)": "ARRAY<STRING>",
-}
-Stage = Callable[[Any], Iterable[Any]]  # a task to its answers; both are pickled
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Stage: a batch to the files of its tables (`run.make`), written here (`root`) or sent as bytes."""
-
-    terms: run.Terms
-    generation: int
-    root: Path | None
-
-    def __call__(self, batch: run.Batch) -> Iterator[tuple[DataFile, bytes | None]]:
-        return self._files(run.make_batch(batch, self.terms))
-
-    def of(self, records: pl.DataFrame, buckets: Sequence[int]) -> Iterator[tuple[DataFile, bytes | None]]:
-        """The same of records that somebody else has read."""
-        return self._files(run.make(records, buckets, self.terms))
-
-    def _files(self, made: Iterable[tuple[Table, int, pl.DataFrame]]) -> Iterator[tuple[DataFile, bytes | None]]:
-        for table, bucket, part in made:
-            file, data = store.encode(self.generation, table, bucket, part)
-            if self.root is not None and part.height:
-                os.umask(0o077)
-                store.write_file(self.root, file, data, is_synced=True)
-            yield file, bytes(data) if self.root is None and part.height else None
+# What has to be equal on driver and workers: else rows could differ, and nobody would see it.
+VERSIONS = (__version__, pl.__version__, "{}.{}".format(*sys.version_info))
+Part = tuple[DataFile, bytes | None]  # a file of a table; its bytes where it is not written yet
 
 
 @dataclass(frozen=True)
@@ -85,128 +53,124 @@ class Cluster:
         self, tasks: Sequence[workers.Task], tool_rows: dict[str, str], tell: Callable[[Found], None]
     ) -> Iterator[workers.Outcome]:
         """Files are read where they lie on the workers, in either mode: some formats look at a file's neighbours."""
-        for wave in _waves(tasks):
-            for task, packed in zip(wave, self.run_all(Read(tool_rows), wave), strict=True):
+        for wave in run.in_groups([(task, max(task.found.size_bytes, FILE_BYTES)) for task in tasks], WAVE_BYTES):
+            for task, packed in zip(wave, self._asked(partial(_read, tool_rows), wave), strict=True):
                 tell(task.found)
                 yield workers.unpacked(packed)
 
     def derive_all(self, writer: Writer, source: Snapshot, buckets: Sequence[int], terms: run.Terms) -> Iterator[int]:
         yield 0
-        is_worker = self.mode == "worker"
-        parts = Parts(terms, writer.generation, writer.root.resolve() if is_worker else None)
         batches = run.batches(source, buckets, TASK_ROWS)
-        # Spark sends no group for a bucket without records; its tables of before have to go all the same.
-        empty = [bucket for bucket in buckets if not source.paths(RECORDS.name, bucket)]
-        for file, data in self.run_all(parts, batches) if is_worker else self._shuffled(parts, batches, empty):
+        if self.mode == "worker":
+            parts = self._asked(partial(_made, terms, writer.generation, writer.root.resolve()), batches)
+        else:
+            parts = self._shuffled(partial(_made, terms, writer.generation, None), batches, source)
+        for file, data in parts:
             writer.adopt(file, data)
 
     def over(
-        self, snapshot: Snapshot, name: str, columns: Sequence[str], stage: Callable[[pl.DataFrame], pl.DataFrame]
+        self, snapshot: Snapshot, name: str, columns: Sequence[str], stage: Callable[[pl.LazyFrame], pl.DataFrame]
     ) -> pl.DataFrame:
         """A stage on every piece of a table, its frames as one; where a piece ends must not matter to it."""
-        table = TABLES[name]
-        pieces: list[pl.DataFrame] = [stage(table.empty().select(columns))]
-        paths = snapshot.paths(name)
-        piece = Piece(table, tuple(columns), stage)
+        table, paths = TABLES[name], snapshot.paths(name)
+        told = partial(_told, table, tuple(columns), stage)
+        pieces: list[pl.DataFrame] = list(told(table.empty()))
         if self.mode == "worker":
-            pieces.extend(self.run_all(piece, paths))
+            pieces.extend(self._asked(told, paths))
         elif paths:
-            frame = self._parquet(table, [str(path.resolve()) for path in paths]).select(*columns)
-            pieces.extend(_collected(frame.mapInArrow(piece.of_batches, ANSWER)))
+            pieces.extend(_collected(self._parquet(table, paths).select(*columns).mapInArrow(Run(told).rows, ANSWER)))
         return pl.concat(pieces)
 
-    def run_all(self, stage: Stage, tasks: Sequence[Any]) -> Iterator[Any]:
+    def _asked(self, stage: Callable[[Any], Iterable[Any]], tasks: Sequence[Any]) -> Iterator[Any]:
         """Answers of a stage in the order of its tasks, each task a partition of its own."""
         if not tasks:
             return
-        packed = [pickle.dumps(task) for task in tasks]
-        rows = self.session.range(0, len(tasks), 1, len(tasks))
-        yield from _collected(rows.mapInArrow(Run(stage, packed, _versions()), ANSWER))
+        numbers = self.session.range(0, len(tasks), 1, len(tasks))
+        yield from _collected(numbers.mapInArrow(Run(stage, [pickle.dumps(task) for task in tasks]).tasks, ANSWER))
 
-    def _parquet(self, table: Table, paths: Sequence[str], *more: str) -> DataFrame:
+    def _parquet(self, table: Table, paths: Sequence[Path]) -> DataFrame:
         """Files of a table as Spark reads them; with the schema, since of a column that is new it would see nothing."""
         # The paths are known: without this, Spark lists each of them in a task of its own.
         self.session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", str(1 << 20))
-        columns = [f"`{name}` {SPARK_TYPES[str(dtype)]}" for name, dtype in table.schema.items()]
-        reader = self.session.read.schema(", ".join([*columns, *more]))
-        return reader.option("basePath", str(Path(paths[0]).parents[1])).parquet(*paths)
+        schema = self.session.createDataFrame(table.empty().to_arrow()).schema.add("bucket", "integer")
+        names = [str(path.resolve()) for path in paths]
+        return self.session.read.schema(schema).option("basePath", str(Path(names[0]).parents[1])).parquet(*names)
 
     def _shuffled(
-        self, parts: Parts, batches: Sequence[run.Batch], empty: list[int]
-    ) -> Iterator[tuple[DataFile, bytes | None]]:
-        if empty:
-            yield from parts(run.Batch(empty, []))
-        paths = [str(path.resolve()) for batch in batches for path in batch.paths]
+        self, stage: Callable[[Any], Iterable[Part]], batches: Sequence[run.Batch], source: Snapshot
+    ) -> Iterator[Part]:
+        # Spark sends no group for a bucket without records; its tables of before have to go all the same.
+        filled = set(source.buckets(RECORDS.name))
+        if empty := [bucket for batch in batches for bucket in batch.buckets if bucket not in filled]:
+            yield from stage(run.Batch(empty, []))
+        paths = [path for batch in batches for path in batch.paths]
         if not paths:
             return
         from pyspark.sql import functions as f
 
-        frame = self._parquet(RECORDS, paths, "bucket INT")
-        shuffled = Shuffled(parts, _versions())
+        work = Run(stage)
         # As many buckets at once as the largest batch has. A lambda, since Spark counts a `self` among the arguments.
         group = f.floor(f.col("bucket") / max(len(batch.buckets) for batch in batches))
-        yield from _collected(frame.groupBy(group).applyInArrow(lambda rows: shuffled(rows), ANSWER))
+        grouped = self._parquet(RECORDS, paths).groupBy(group)
+        yield from _collected(grouped.applyInArrow(lambda rows: work.group(rows), ANSWER))
 
 
-@dataclass(frozen=True)
-class Read:
-    """Stage: a file to its packed outcome (`workers.read_packed`)."""
-
-    tool_rows: dict[str, str]
-
-    def __call__(self, task: workers.Task) -> Iterator[Any]:
-        yield workers.read_packed(task, self.tool_rows)
+def _read(tool_rows: dict[str, str], task: workers.Task) -> Iterator[Any]:
+    """Stage: a file to its packed outcome."""
+    yield workers.read_packed(task, tool_rows)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Stage: a file, or rows that Spark has read, to what a function makes of them."""
+def _made(terms: run.Terms, generation: int, root: Path | None, task: run.Batch | pl.DataFrame) -> Iterator[Part]:
+    """Stage: a batch, or records that Spark has read, to the files of its tables, written here or sent as bytes."""
+    if isinstance(task, run.Batch):
+        made = run.make_batch(task, terms)
+    else:
+        made = run.make(RECORDS.conform(task), sorted(task["bucket"].unique().to_list()), terms)
+    for table, bucket, part in made:
+        file, data = store.encode(generation, table, bucket, part)
+        if root is not None and part.height:
+            os.umask(0o077)
+            store.write_file(root, file, data, is_synced=True)
+        yield file, bytes(data) if root is None and part.height else None
 
-    table: Table
-    columns: tuple[str, ...]
-    stage: Callable[[pl.DataFrame], pl.DataFrame]
 
-    def __call__(self, path: Path) -> Iterator[pl.DataFrame]:
-        yield self.stage(store.scan_files(self.table, [path]).select(self.columns).collect())
-
-    def of_batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same of rows that come from Spark."""
-        for batch in batches:
-            frame = pl.from_arrow(batch)
-            assert isinstance(frame, pl.DataFrame)
-            typed = frame.select([pl.col(name).cast(self.table.schema[name]) for name in self.columns])
-            yield from _answers(0, [self.stage(typed)]).to_batches()
+def _told(
+    table: Table, columns: Sequence[str], stage: Callable[[pl.LazyFrame], pl.DataFrame], piece: Path | pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """Stage: a file of a table, or rows that Spark has read, to what a function makes of them."""
+    rows = store.scan_files(table, [piece]) if isinstance(piece, Path) else piece.lazy()
+    yield stage(rows.select([pl.col(name).cast(table.schema[name]) for name in columns]))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a partition of numbers runs: the stage on its tasks. A partition may come in several batches."""
+    """What a worker runs: a stage on tasks by their numbers, or on rows that Spark has read. It goes there pickled."""
 
-    stage: Stage
-    packed: list[bytes]
-    versions: tuple[str, ...]
+    stage: Callable[[Any], Iterable[Any]]
+    packed: Sequence[bytes] = ()
+    versions: tuple[str, ...] = VERSIONS
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _check(self.versions)
+    def tasks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Numbers to answers. A partition may come in several batches."""
+        self._check()
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for answer in self.stage(pickle.loads(self.packed[number])):
-                    yield _answers(number, [answer]).to_batches()[0]
+                    yield from _answers(number, [answer]).to_batches()
 
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows to answers, a batch at a time."""
+        for batch in batches:
+            yield from self.group(pa.Table.from_batches([batch])).to_batches()
 
-@dataclass(frozen=True)
-class Shuffled:
-    """What a group of records runs that Spark has read: rows in any order, the partition column at their end."""
+    def group(self, rows: pa.Table) -> pa.Table:
+        """Rows that belong together, in any order, to answers."""
+        self._check()
+        return _answers(0, list(self.stage(pl.from_arrow(rows))))
 
-    parts: Parts
-    versions: tuple[str, ...]
-
-    def __call__(self, rows: pa.Table) -> pa.Table:
-        _check(self.versions)
-        frame = pl.from_arrow(rows)
-        assert isinstance(frame, pl.DataFrame)
-        buckets = sorted(frame["bucket"].unique().to_list())
-        return _answers(buckets[0], list(self.parts.of(RECORDS.conform(frame), buckets)))
+    def _check(self) -> None:
+        if self.versions != VERSIONS:
+            raise LoopstatsError(f"driver and worker differ: loopstats, polars, Python {self.versions} and {VERSIONS}")
 
 
 def _answers(number: int, answers: Sequence[Any]) -> pa.Table:
@@ -220,30 +184,6 @@ def _collected(frame: DataFrame) -> Iterator[Any]:
     numbers = table.column("number").to_numpy()
     for row in numbers.argsort(kind="stable"):
         yield pickle.loads(table.column("answer")[int(row)].as_py())
-
-
-def _waves(tasks: Sequence[workers.Task]) -> Iterator[list[workers.Task]]:
-    """Files in jobs of bounded size, in order."""
-    wave: list[workers.Task] = []
-    size = 0
-    for task in tasks:
-        if wave and (size + task.found.size_bytes > WAVE_BYTES or len(wave) == WAVE_FILES):
-            yield wave
-            wave, size = [], 0
-        wave.append(task)
-        size += task.found.size_bytes
-    if wave:
-        yield wave
-
-
-def _versions() -> tuple[str, ...]:
-    """What has to be equal on driver and workers: else rows could differ, and nobody would see it."""
-    return (__version__, pl.__version__, "{}.{}".format(*sys.version_info))
-
-
-def _check(versions: tuple[str, ...]) -> None:
-    if versions != _versions():
-        raise LoopstatsError(f"driver and worker differ: loopstats, polars, Python {versions} and {_versions()}")
 
 
 def _explained(job: Callable[[], Any]) -> Any:
@@ -262,40 +202,6 @@ def _explained(job: Callable[[], Any]) -> Any:
                     "spark.pyspark.python, to a Python with the same loopstats (docs/scale.md)"
                 ) from error
         raise LoopstatsError(f"the Spark job failed: {text.strip().splitlines()[0][:300]}") from error
-
-
-def read_lift(cluster: Cluster, snapshot: Snapshot, settings: Settings, interval: Interval) -> estimate.Readout:
-    """The readout of `loopstats lift`, from columns and counts that the cluster gathered."""
-    names = ("loops", "sessions", "detections", "deliveries")
-    loops, sessions, detections, deliveries = (
-        cluster.over(snapshot, name, estimate.COLUMNS.get(name, TABLES[name].names), _as_is) for name in names
-    )
-    readout = estimate.lift(
-        loops,
-        sessions,
-        detections,
-        deliveries,
-        settings,
-        as_of_us=interval.as_of_us,
-        since_us=interval.since_us,
-        until_us=interval.until_us,
-    )
-    counts = cluster.over(snapshot, "steps", estimate.QUALITY, Quality(interval.as_of_us))
-    return replace(readout, warnings=(*readout.warnings, *estimate.quality_of(counts, snapshot.read("sources"))))
-
-
-def _as_is(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame
-
-
-@dataclass(frozen=True)
-class Quality:
-    """Stage: steps to their counts (`estimate.quality_counts`)."""
-
-    as_of_us: int
-
-    def __call__(self, steps: pl.DataFrame) -> pl.DataFrame:
-        return estimate.quality_counts(steps.lazy(), self.as_of_us)
 
 
 def open_session(master: str | None = None, remote: str | None = None, conf: Sequence[str] = ()) -> SparkSession:

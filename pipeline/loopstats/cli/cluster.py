@@ -109,7 +109,7 @@ def spark_detect(
     settings, into = given.settings(), Lake(out or given.root)
     told = run.detect_anew(Lake(given.root), into, settings, engine)
     columns = (*run.ARMS, "tokens_wasted", "cost_wasted_micros")
-    arms = run.count_arms(engine.over(into.snapshot(), "loops", columns, run.count_arms))
+    arms = run.count_arms(engine.over(into.snapshot(), "loops", columns, run.count_arms).lazy())
     write_static(Answer(given, "json" if json else "table", None), "spark-detect", arms)
     given.note(f"lake {into.root}: {told['tables']['steps']} steps, {told['tables']['loops']} loops")
 
@@ -137,9 +137,9 @@ def spark_lift(
     given: Globals = context.obj
     snapshot, settings = given.snapshot(), given.settings()
     engine = _engine(mode, master, remote, conf)
-    from loopstats import spark
+    from loopstats import query
 
-    readout = spark.read_lift(engine, snapshot, settings, interval)
+    readout = query.lift(snapshot, settings, interval, query.Filters(), over=engine.over)
     reading.finish_lift(answer, readout, interval, settings, False)
 
 
