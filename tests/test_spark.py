@@ -371,8 +371,9 @@ def test_every_command_tells_an_oversize_run(
     for _ in range(2):  # with news, and without
         assert "made whole in memory" in asked("ingest", str(logs))[1]
     assert any("made whole" in text for text in json.loads(asked("ingest", str(logs), "--json")[0])["warnings"])
-    out, err = asked("loops", "--json")
-    assert "made whole" in json.loads(out)["warnings"][0] and "made whole" in err
+    for words in ("loops", "tools", "drift", "waste", "runs", "runs --by harness", "audit", "ladder careful"):
+        out, err = asked(*words.split(), "--json")
+        assert "made whole" in json.loads(out)["warnings"][-1] and "made whole" in err, words
     (finding,) = [row for row in json.loads(asked("doctor", "--json")[0])["rows"] if row["check"] == "oversize runs"]
     assert finding["state"] == "look" and "steps)" in finding["detail"]
     line = json.loads(asked("nightly", str(logs), "--json")[0])

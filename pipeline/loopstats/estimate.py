@@ -1791,6 +1791,12 @@ def oversize_of(count: int, runs: int) -> tuple[Notice, ...]:
     return (_notice("oversize", "", Rate(count, runs)),) if count else ()
 
 
+def oversize(runs: pl.LazyFrame) -> tuple[Notice, ...]:
+    """The same of `runs` (tables.RUNS): for answers that look at no steps."""
+    sizes = runs.select("count_steps").collect()["count_steps"]
+    return oversize_of(int((sizes > OVERSIZE_STEPS).sum()), sizes.len())
+
+
 def _notice(code: str, experiment: str, *values: object) -> Notice:
     severity, text = _WARNINGS[code]
     return Notice(code, severity, experiment, text.format(*values))

@@ -838,6 +838,8 @@ def _report(snapshot: Snapshot, state: _Intake) -> dict[str, Any]:
 
 def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
     """What the summary says of the tables, kept in the ledger too, for the ingest that finds nothing new."""
+    from loopstats import estimate
+
     sources = snapshot.read("sources")
     by_format = (
         sources.group_by("format")
@@ -872,7 +874,7 @@ def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
         "nothing_types": _summed(sources["nothing_types"].to_list()),
         "buckets": BUCKETS,
         "runs_oversize": count_oversize(snapshot),
-        "warnings": list(oversize(snapshot)),
+        "warnings": [notice.text for notice in estimate.oversize(snapshot.scan(RUNS.name))],
         "tables": {name: snapshot_count(snapshot, name) for name in TABLES},
     }
 
@@ -881,15 +883,6 @@ def count_oversize(snapshot: Snapshot) -> int:
     """Runs beyond `OVERSIZE_STEPS`."""
     sizes = snapshot.scan(RUNS.name).select("count_steps").collect()["count_steps"]
     return int((sizes > OVERSIZE_STEPS).sum())
-
-
-def oversize(snapshot: Snapshot) -> tuple[str, ...]:
-    """What to say, beside any answer, of runs beyond `OVERSIZE_STEPS`."""
-    if not (count := count_oversize(snapshot)):
-        return ()
-    from loopstats import estimate
-
-    return tuple(notice.text for notice in estimate.oversize_of(count, snapshot_count(snapshot, RUNS.name)))
 
 
 def _summed(texts: Iterable[str]) -> dict[str, int]:

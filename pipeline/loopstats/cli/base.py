@@ -361,11 +361,23 @@ def make_filters(
 
 
 def make_envelope(
-    answer: Answer, command: str, interval: Interval, settings: Settings, warnings: tuple[str, ...] = ()
+    answer: Answer,
+    command: str,
+    interval: Interval,
+    settings: Settings,
+    warnings: tuple[str, ...] = (),
+    snapshot: Snapshot | None = None,
 ) -> Envelope:
+    """`snapshot`: what the answer's runs are of; if some are oversize, stderr and the warnings say so."""
     from loopstats.output import Envelope
     from loopstats.when import iso
 
+    if snapshot is not None:
+        from loopstats import estimate
+
+        for notice in estimate.oversize(snapshot.scan("runs")):
+            answer.context.note(f"warning: {notice.text}")
+            warnings = (*warnings, notice.text)
     return Envelope(command, iso(interval.as_of_us), interval.tz, settings.rule_digest, interval.to_json(), warnings)
 
 

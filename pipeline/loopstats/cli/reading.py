@@ -311,14 +311,11 @@ def loops(
     interval = make_interval(context, since, until, as_of)
     given: Globals = context.obj
     snapshot = given.snapshot()
-    from loopstats import query, run
+    from loopstats import query
 
     connection = query.open_snapshot(snapshot, interval.as_of_us)
     frame = query.loops(connection, interval, make_filters(project, model, harness, tool, where))
-    warnings = run.oversize(snapshot)
-    for warning in warnings:
-        given.note(f"warning: {warning}")
-    envelope = make_envelope(answer, "loops", interval, given.settings(), warnings)
+    envelope = make_envelope(answer, "loops", interval, given.settings(), snapshot=snapshot)
     write_or_nothing(
         answer, query.shortened(frame, SHORT_ID) if answer.is_plain_table else frame, envelope, LOOP_COLUMNS, "loops"
     )
@@ -389,7 +386,7 @@ def tools(
     frame = query.tools(connection, interval, make_filters(project, model, harness, tool, where))
     unclassified = query.unclassified(frame)
     warnings = (unclassified,) if unclassified else ()
-    envelope = make_envelope(answer, "tools", interval, given.settings(), warnings)
+    envelope = make_envelope(answer, "tools", interval, given.settings(), warnings, snapshot)
     write_or_nothing(answer, frame, envelope, TOOL_COLUMNS, "steps")
     for warning in warnings:
         given.note(warning)
@@ -534,7 +531,7 @@ def drift_(
 
     tables = findings.tables_as_of(snapshot, interval.as_of_us)
     frame, text = findings.drifts(tables, interval, make_filters(project, model, harness, tool, where), all_)
-    envelope = make_envelope(answer, "drift", interval, answer.context.settings(), (text,))
+    envelope = make_envelope(answer, "drift", interval, answer.context.settings(), (text,), snapshot)
     shown = query.shortened_run(frame, SHORT_ID) if answer.is_plain_table else frame
     answer.context.note(text)
     write_or_nothing(answer, shown, envelope, DRIFT_COLUMNS, "drifts")
@@ -571,7 +568,7 @@ def audit(
         raise NothingError("no runs match")
     frame = findings.audit(tables, all_)
     shown = query.shortened_run(frame, SHORT_ID) if all_ and answer.is_plain_table else frame
-    envelope = make_envelope(answer, "audit", interval, answer.context.settings())
+    envelope = make_envelope(answer, "audit", interval, answer.context.settings(), snapshot=snapshot)
     write_or_nothing(answer, shown, envelope, AUDIT_ROW_COLUMNS if all_ else AUDIT_COLUMNS, "findings")
 
 
@@ -606,7 +603,7 @@ def waste(
     tables = findings.tables_as_of(snapshot, interval.as_of_us)
     frame, text = findings.wasted(tables, interval, make_filters(project, model, harness, tool, where), split_names(by))
     answer.context.note(text)
-    envelope = make_envelope(answer, "waste", interval, answer.context.settings(), (text,))
+    envelope = make_envelope(answer, "waste", interval, answer.context.settings(), (text,), snapshot)
     write_or_nothing(answer, frame, envelope, (), "turns")
 
 
@@ -659,7 +656,7 @@ def runs(
         f"; right endings of {bait} {rate}" for bait, rate in comparing.endings(frame)
     )
     answer.context.note(text)
-    envelope = make_envelope(answer, "runs", interval, settings, (text,))
+    envelope = make_envelope(answer, "runs", interval, settings, (text,), snapshot)
     if compare is not None:
         if len(names) > 1:
             raise UsageError("runs --compare: give one column with --by, e.g. --by model")
@@ -714,7 +711,7 @@ def ladder(
         raise NothingError("no runs match")
     tiers, faults_found, text = findings.climbed(given, tables)
     answer.context.note(text)
-    envelope = make_envelope(answer, "ladder", interval, answer.context.settings(), (text,))
+    envelope = make_envelope(answer, "ladder", interval, answer.context.settings(), (text,), snapshot)
     if not faults:
         answer.rows(tiers, envelope, answer.layout(TIER_COLUMNS))
     if faults or (answer.is_plain_table and answer.path is None):
