@@ -174,7 +174,8 @@ SHAPES = [
     b"[prices.x]\ninput = 1e308\noutput = 1", b"[prices.x]\ninput = 1", b"hook = 1", b"[hook]\nexperiment = 1",
     b"[hook]\nexperiment = []\nsalt = 's'", b"[hook]\nexperiment = 'x'\nsalt = 7", b"segments = 7", b"lake = 7",
     b"a.b.c = 1", b"[a.b]\n[a]\nb = 1", b"x" * 100_000, b"[tools]\n" + b"[" * 5000, b"maturity_hours = " + b"9" * 5000,
-    b"x = " + b"[" * 100_000, b"[tools]\nx = 2026-01-01", b"'\xf0\x9f' = 1",
+    b"x = " + b"[" * 100_000, b"[tools]\nx = 2026-01-01", b'lake = "a\\u0000b"', b'[ingest]\npaths = ["a", "b\\u0000"]',
+    b'[nightly]\nlog = "a\\u0000b"', b'[nightly]\non_fail = "a\\u0000b"', b'[hook]\nspool = "\\u0000"', b"#" * (1 << 21), b"'\xf0\x9f' = 1",
 ]  # fmt: skip
 FINE = {b""}
 """The shape that says nothing."""
@@ -195,6 +196,7 @@ POLICIES = [
     b"", b"\x00\xff", b"[[tiers]]", b"tiers = 1", b"[tiers]\nwarn = 'x'", b"[tiers]\nwarn = 1e9", b"[tiers]\nwarn = -1",
     b"[reset]\nby = []", b"[reset]\nby = {}", b"[special]\nkinds = 1", b"[special]\nkinds = [1]", b"classes = 1",
     b"name = []", b"x = " + b"[" * 100_000, b"tiers = { warn = nan }", b"[ttl_s]\ntier_1 = true",
+    b"#" * (1 << 21),
 ]  # fmt: skip
 
 

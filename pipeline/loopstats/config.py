@@ -89,7 +89,12 @@ def _micros(value: Any) -> Decimal:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) and item for item in value)
+    return isinstance(value, list) and all(isinstance(item, str) and _is_text(item) for item in value)
+
+
+def _is_text(value: str) -> bool:
+    """Not empty, and without the character that ends a path or an argument for the system."""
+    return bool(value) and "\0" not in value
 
 
 def number(needs: str, is_right: Callable[[Any], bool]) -> Kind:
@@ -102,7 +107,7 @@ def whole(needs: str, low: int, high: int | None = None) -> Kind:
     return Kind("whole number", needs, lambda v: type(v) is int and low <= v and (high is None or v <= high), int)
 
 
-def text(needs: str = "a text", is_right: Callable[[str], bool] = bool) -> Kind:
+def text(needs: str = "a text", is_right: Callable[[str], bool] = _is_text) -> Kind:
     """A text that meets `is_right`."""
     return Kind("text", needs, lambda v: isinstance(v, str) and is_right(v), str)
 

@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 
 from loopstats.actions import KINDS
+from loopstats.config import MOST_BYTES
 from loopstats.errors import UsageError
 from loopstats.waste import tokens_of_turn
 
@@ -71,7 +72,11 @@ def load(path: Path) -> Policy:
     if not path.is_file():
         raise UsageError(f"{path}: no such policy; name a file, or one of {', '.join(POLICIES)}")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            written = file.read(MOST_BYTES + 1)
+        if len(written) > MOST_BYTES:
+            raise UsageError(f"{path}: larger than {MOST_BYTES >> 20} MB, so it is no policy; name another file")
+        data = tomllib.loads(written.decode("utf-8-sig"))
     except (ValueError, RecursionError, OSError) as error:
         raise UsageError(f"{path}: not valid TOML ({error})") from error
     try:
