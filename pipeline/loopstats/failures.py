@@ -14,6 +14,7 @@ letters, so a second pass sees exactly the text that the first one left and find
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ TEXT_CAP = 65_536  # characters read from either end of a result; the middle of 
 CANDIDATES = 400  # lines that may be tried for one pattern group, so that hostile text costs a bounded time
 WORTH_COMPILING = 32  # texts after which the long pattern of `_may_hold_added` repays the time it takes to compile
 CODE_SHOWN = 120  # characters of an error code that a log wrote itself
+MEMO_SIZE = 4096  # answers kept by each function that is asked the same again: what fails once fails again
+MEMO_TEXT = 300  # characters of a line or a label that is kept for it
+MEMO_RESULT = 2048  # characters of a result that is kept for it
 
 # --- the tables -----------------------------------------------------------------------------------------------
 
@@ -218,6 +222,7 @@ SECRET_WORDS = (
     ("secret_userinfo", ("://",)),
     ("secret_webhook", ("hooks.slack", "webhooks", "api.telegram")),
 )
+ALL_SECRET_WORDS = tuple(sign for _, signs in SECRET_WORDS for sign in signs)
 SECRET_PREFIXES = (
     "sk-", "k_live_", "k_test_", "whsec_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glp", "gldt-",
     "glrt-", "glcbt-", "glsoat-",
@@ -755,6 +760,7 @@ SUMMARIES = (
     ("gotestsum", "count", "last", "done ", r"DONE [0-9]+ tests?(?:, [0-9]+ skipped)?(?:, ([0-9]+) failures?)?(?:, ([0-9]+) errors?)?(?: in .*)?"),
     ("ginkgo", "count", "last", "passed |", r"(?:FAIL|SUCCESS)! -- [0-9]+ Passed \| ([0-9]+) Failed .*"),
 )  # fmt: skip
+SUMMARY_SIGNS = tuple((index, row[3]) for index, row in enumerate(SUMMARIES))
 # What the lower-cased text must hold for its lines to be looked at: for failures alone, and for passes too.
 FAILED_SIGNS = (
     "fail",
@@ -1204,9 +1210,8 @@ def _summaries(text: str, low: str, signs: tuple[str, ...]) -> list[tuple[int, s
             continue
         line = line.strip()
         low_line = line.lower()
-        for index, (_, verdict, shown, sign, pattern) in enumerate(SUMMARIES):
-            if sign not in low_line:
-                continue
+        for index in [index for index, sign in SUMMARY_SIGNS if sign in low_line]:
+            _, verdict, shown, _, pattern = SUMMARIES[index]
             match = _row(f"summary{index}", pattern).fullmatch(line)
             if match is None:
                 continue
@@ -1359,6 +1364,11 @@ def salient_line(text: str) -> str:
     A runner's summary speaks for its output, a traceback for a program that died; where a text holds both, the later
     one does, for a runner prints the tracebacks that it caught above its summary.
     """
+    return _salient_again(text) if len(text) <= MEMO_RESULT else _salient("\n" + clean(text))
+
+
+@lru_cache(MEMO_SIZE)
+def _salient_again(text: str) -> str:
     return _salient("\n" + clean(text))
 
 
@@ -1435,13 +1445,14 @@ def _cut_out(pattern: re.Pattern[str], text: str, low: str, mark: str) -> str:
 
 def _masked_secrets(text: str, mark: str) -> str:
     low = _lowered(text)
-    for name, signs in SECRET_WORDS:
-        if [sign for sign in signs if sign in low]:
-            text = _cut_out(_rx(name), text, low, mark)
-            low = _lowered(text)
+    if [sign for sign in ALL_SECRET_WORDS if sign in low]:
+        for name, signs in SECRET_WORDS:
+            if [sign for sign in signs if sign in low]:
+                text = _cut_out(_rx(name), text, low, mark)
+                low = _lowered(text)
     if [sign for sign in SECRET_PREFIXES if sign in low]:
         text = _rx("secret_prefix").sub(mark, text)
-    longest = max(map(len, text.split()), default=0)
+    longest = max(map(len, text.split()), default=0) if len(text) >= 24 else 0
     if longest >= 24:
         text = _rx("secret_long").sub(lambda match: mark if _is_mixed(match[0]) else match[0], text)
         if longest >= 40 and ("/" in text or "+" in text):
@@ -1449,8 +1460,6 @@ def _masked_secrets(text: str, mark: str) -> str:
     return text
 
 
-MEMO_SIZE = 4096
-MEMO_TEXT = 300
 _masked: dict[str, str] = {}
 
 
@@ -1735,6 +1744,15 @@ _STEPS: tuple[tuple[str, Callable[[str], str]], ...] = (
 
 def normalise(line: str) -> str:
     """The line with METHOD 6's masks, white space collapsed, lower-cased; whole up to LINE_CAP. Idempotent."""
+    return _normalised_again(line) if len(line) <= MEMO_TEXT else _normalised(line)
+
+
+@lru_cache(MEMO_SIZE)
+def _normalised_again(line: str) -> str:
+    return _normalised(line)
+
+
+def _normalised(line: str) -> str:
     for _ in range(8):
         text = _prepared(line)
         for _, step in _STEPS:

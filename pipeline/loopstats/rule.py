@@ -159,6 +159,15 @@ def salt_id(salt: str) -> str:
 
 def result_hash(text: str) -> str:
     """16 hex digits for "the same result again": harness additions, white space, case and clock readings aside."""
+    return _result_hash_again(text) if len(text) <= failures.MEMO_RESULT else _result_hash(text)
+
+
+@lru_cache(failures.MEMO_SIZE)
+def _result_hash_again(text: str) -> str:
+    return _result_hash(text)
+
+
+def _result_hash(text: str) -> str:
     length = str(len(text)) if len(text) > 65_536 else ""
     normal = failures.without_looks(failures.clean(text[:65_536]))
     return hashlib.sha256(length.encode() + b"\x1f" + normal).hexdigest()[:16]

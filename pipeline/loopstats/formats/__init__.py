@@ -158,10 +158,13 @@ def is_long_id(value: str | None) -> bool:
     """
     if not value or len(value) < 20 or ":" in value or "." in value:
         return False
-    return any(len(part) >= 12 and any(map(str.isdigit, part)) for part in value.replace("-", "_").split("_"))
+    for part in value.replace("-", "_").split("_"):
+        if len(part) >= 12 and not part.isalpha() and any(map(str.isdigit, part)):
+            return True
+    return False
 
 
-def _uid(*parts: str | None) -> str:
+def _uid(parts: Iterable[str | None]) -> str:
     joined = "\x1f".join(["\x00" if part is None else part for part in parts])
     return hashlib.sha256(joined.encode("utf-8", "replace")).hexdigest()[:32]
 
@@ -193,6 +196,7 @@ class Emit:
         self._journal: list[str] = []
         self._labels: dict[str, str] = {}
         self._noted: tuple[str, str] | None = None
+        self._whose: tuple[str, str | None, str, str | None] = ("", None, "", None)
         self.lines_used = 0
         self.rejects: list[tuple[int, str]] = []
         self.first_ts: int | None = None
@@ -260,12 +264,12 @@ class Emit:
     ) -> None:
         if not session:
             raise Reject("no_session")
-        session, agent = rule.safe_id(session), None if agent is None else rule.safe_id(agent)
+        session, agent = self._safe(session, agent)
         parent_agent = None if parent_agent is None else rule.safe_id(parent_agent)
         us = _text_us(ts) if ts.__class__ is str and len(ts) < MEMO_TEXT else time_us(ts)
         if us is not None and self.first_ts is None:
             self.first_ts = us
-        uid = _uid(kind, identity) if identity is not None else _uid(kind, session, agent, *key)
+        uid = _uid((kind, identity) if identity is not None else (kind, session, agent, *key))
         row = (
             kind,
             session,
@@ -285,9 +289,22 @@ class Emit:
             if value.__class__ is str and not value.isascii():
                 row = tuple(_storable(value) for value in row)
                 break
-        self.rows.setdefault(kind, []).append(row)
+        rows = self.rows.get(kind)
+        if rows is None:
+            rows = self.rows[kind] = []
+        rows.append(row)
         self._journal.append(kind)
         self._ordinal += 1
+
+    def _safe(self, session: str, agent: str | None) -> tuple[str, str | None]:
+        """Both ids as the lake keeps them; record after record is of the same."""
+        if (session, agent) != self._whose[:2]:
+            self._whose = (session, agent, rule.safe_id(session), None if agent is None else rule.safe_id(agent))
+        return self._whose[2:]
+
+    def _pending_key(self, session: str, agent: str | None, call_id: str) -> str:
+        session, agent = self._safe(session, agent)
+        return f"{session}\x1f{agent or ''}\x1f{call_id}"
 
     def call(
         self,
@@ -323,7 +340,7 @@ class Emit:
         facts = rule.read_call(tool, arguments, cwd, kind=kind, action=action, target=target, rows=self._tool_rows)
         if len(self.pending) > 4096:
             self.pending.clear()
-        self.pending[_pending_key(session, agent, call_id)] = [tool, facts.kind, facts.is_exit_masked]
+        self.pending[self._pending_key(session, agent, call_id)] = [tool, facts.kind, facts.is_exit_masked]
         masked = [_storable(rule.mask_secrets(text)) for text in (targets or facts.targets)]
         self._add(
             "call",
@@ -386,7 +403,7 @@ class Emit:
         """
         text, call_id, signature = text or "", rule.safe_id(call_id), rule.safe_hash(signature)
         reason = reason if reason in rule.REASONS else None
-        known = self.pending.pop(_pending_key(session, agent, call_id), None)
+        known = self.pending.pop(self._pending_key(session, agent, call_id), None)
         reading = read_answer(
             text,
             None if known is None else known[1],
@@ -651,11 +668,9 @@ class Emit:
 
 def _storable(value: Any) -> Any:
     """Text without lone surrogates, which have no UTF-8 form (a format may have parsed JSON inside a string)."""
-    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
-
-
-def _pending_key(session: str, agent: str | None, call_id: str) -> str:
-    return f"{rule.safe_id(session)}\x1f{rule.safe_id(agent or '')}\x1f{call_id}"
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "replace").decode()
+    return value
 
 
 def kept_state(value: Any) -> Any:
