@@ -452,8 +452,21 @@ PIECES = st.sampled_from(
         "\n",
         "3 failed",
         "jan 5",
+        "code 0xdead12",
+        ":8080 failed",
+        "„",
+        "‚",
+        "»",
+        "「",
+        "」",
+        "：",
     ]
 )
+
+
+@pytest.mark.parametrize("text", ["exit 0xdead12«»", "hresult ‚“‚12’http 401‘"])
+def test_what_stands_beside_a_quotation_is_masked_once(text: str) -> None:
+    assert normalise(normalise(text)) == normalise(text)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

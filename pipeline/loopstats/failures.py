@@ -69,6 +69,7 @@ _UNIT = (
     r"|[kmgt]i?b|kbit|bytes?|[kmgt]b/s|[kmgt]ib/s)|[hdbkg])"
 )
 
+QUOTES = "\"'`\u201c\u2018\u00ab\u00bb\u201e\u201a\u300c\u300e"  # what may open a quoted string
 NOUNS = (
     "tests?|specs?|suites?|files?|checks?|examples?|assertions?|cases?|builds?|targets?|jobs?|validation|type"
     "|lint|compile|compilation"
@@ -164,7 +165,8 @@ PATTERNS = {
     r"|[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?",
     "kept_key": r"[\"'](status(?:_?code)?|code|errno|http_?(?:status|code)|exit_?(?:code|status)?)[\"'](?= ?:)",
     "str": (
-        r"[\"'`\u201c\u2018\u00ab\u00bb\u201e\u201a\u300c\u300e](?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
+        rf"[{QUOTES}]"
+        r"(?:(?<=\")[^\"]*\"|(?<=`)(?:[^`'\s]*'(?![%s])|[^`]*`|[^`']*'(?![%s]))"
         r"|(?<=')(?:(?<![%s]')|(?<=[^%s][bruf]'))[^']*'(?![%s])"
         r"|(?<=\u201c)[^\u201c\u201d]*\u201d|(?<=\u2018)[^\u2018\u2019]*\u2019|(?<=\u00ab)[^\u00ab\u00bb]*\u00bb"
         r"|(?<=\u00bb)[^\u00ab\u00bb]*\u00ab|(?<=\u201e)[^\u201c-\u201e]*[\u201c\u201d]|(?<=\u201a)[^\u2018-\u201a]*[\u2018\u2019]"
@@ -192,7 +194,7 @@ PATTERNS = {
     "keep_status_after": r" (?:exit|status|http)(?![a-z])",
     "keep_hex": (
         r"(?<![a-z])(?:(?:error|exit|win|status|return|exception)?[ _-]?(?:exit|code|status|errno)|hresult)[\"')]?"
-        rf"(?: (?:with|was|is|of|value|number)){{0,4}}[\"']?[ =#:(\[]{{1,3}}0x[0-9a-f]{{1,16}}(?![{_W}])"
+        r"(?: (?:with|was|is|of|value|number)){0,4}[\"']?[ =#:(\[]{1,3}0x[0-9a-f]{1,16}(?![a-z0-9])"
     ),
 }
 # What the lower-cased text must hold for a pattern of secrets to be tried.
@@ -1643,7 +1645,7 @@ def _str(text: str) -> str:
     # A quotation may hide the end of another one, so look again until nothing is left to find.
     for _ in range(16):
         before, text = text, _rx("str").sub(_MARK["str"], text)
-        if text == before or ("'" not in text and "`" not in text and '"' not in text):
+        if text == before or not [quote for quote in QUOTES if quote in text]:
             break
     return text
 
