@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from itertools import pairwise
@@ -95,3 +96,25 @@ def test_second_ingest_changes_nothing(tmp_path: Path) -> None:
     after = {p: p.stat().st_mtime_ns for p in (tmp_path / "lake").rglob("*") if p.is_file() and p.name != "_lock"}
     assert before == after
     assert (summary["files_same"], summary["files_new"], summary["files_grown"]) == (1, 0, 0)
+
+
+def test_the_source_of_an_outcome_is_the_fact_that_decided_it(tmp_path: Path) -> None:
+    def asked(name: str) -> dict[str, Any]:
+        return {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": name, "arguments": "{}"}}]}
+
+    def answered(text: str, **more: Any) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": "c", "content": text, **more}
+
+    by_text = [asked("get_a"), answered("Error: no a"), asked("get_b"), answered("fine")]
+    by_fact = [asked("flag"), answered("x", is_error=True), asked("exit"), answered("x", is_error=False, exit_code=2)]
+    (tmp_path / "tau.json").write_text(json.dumps([{"task_id": 1, "trial": 0, "reward": 0.0, "traj": by_text}]))
+    (tmp_path / "chat.jsonl").write_text(json.dumps({"id": "1", "messages": by_fact}) + "\n")
+    ingest(tmp_path / "lake", tmp_path / "tau.json", tmp_path / "chat.jsonl")
+    steps = tables_of(tmp_path / "lake")["steps"]
+    told = {tool: (outcome, source) for tool, outcome, source in steps["tool", "outcome", "outcome_source"].iter_rows()}
+    assert told == {
+        "get_a": ("failure", "text"),
+        "get_b": ("success", "text"),
+        "flag": ("failure", "flag"),
+        "exit": ("failure", "exit"),
+    }

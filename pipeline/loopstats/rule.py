@@ -111,7 +111,7 @@ def outcome(
     if is_bad_exit and _means_no_error(program, exit_code, is_piped, has_error_words):
         return "success", None, "exit"
     if is_error or is_bad_exit:
-        return "failure", None, "flag" if is_error else "exit"
+        return "failure", None, "exit" if is_error is False else None
     is_untold = is_error is None and exit_code is None
     if (
         kind == "verify"
