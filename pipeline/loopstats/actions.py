@@ -2195,6 +2195,8 @@ def read_call(
         if program:
             act = f"{tool}:{program}"
         source = "command"
+        if not key and not command:
+            own = "other"  # what ran is not told, which is not an empty command that polls
         if given:
             own = _shell_flags(given, command, own)
             call.is_background = (
