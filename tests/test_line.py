@@ -118,3 +118,31 @@ def test_the_source_of_an_outcome_is_the_fact_that_decided_it(tmp_path: Path) ->
         "flag": ("failure", "flag"),
         "exit": ("failure", "exit"),
     }
+
+
+def test_overlapping_pieces_of_a_transcript_number_its_turns_as_the_whole_does(tmp_path: Path) -> None:
+    def said(number: int, message: str, block: dict[str, Any]) -> str:
+        record = {
+            "type": "assistant",
+            "uuid": f"u{number}",
+            "sessionId": "s",
+            "timestamp": f"2026-01-02T03:04:{number:02d}Z",
+            "message": {"id": message, "content": [block], "usage": {"input_tokens": 1, "output_tokens": number}},
+        }
+        return json.dumps(record) + "\n"
+
+    text, call = {"type": "text", "text": "x"}, {"type": "tool_use", "name": "Edit", "input": {"file_path": "a"}}
+    lines = [said(0, "m0", text), said(1, "m1", text), said(2, "m1", text)]
+    lines += [said(3, "m2", call | {"id": "c2"}), said(4, "m3", text), said(5, "m4", call | {"id": "c4"})]
+    (tmp_path / "whole.jsonl").write_text("".join(lines))
+    ingest(tmp_path / "lake", tmp_path / "whole.jsonl")
+    whole = tables_of(tmp_path / "lake", is_placeless=True)
+    assert whole["turns"]["tokens_output"].to_list() == [0, 2, 3, 4, 5]
+    for begin in range(1, len(lines)):
+        for end in range(begin, len(lines) + 1):
+            folder = tmp_path / f"{begin} {end}"
+            folder.mkdir()
+            (folder / "a.jsonl").write_text("".join(lines[:end]))
+            (folder / "b.jsonl").write_text("".join(lines[begin:]))
+            ingest(folder / "lake", folder / "a.jsonl", folder / "b.jsonl")
+            assert_same(whole, tables_of(folder / "lake", is_placeless=True))

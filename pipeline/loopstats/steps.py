@@ -161,7 +161,7 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     stands, so that overlapping pieces cannot disorder a run; a source that was rewritten since stands last, silently.
     In one source a transcript's last record gives the facts at the place of its first, and a spool's first record
     stands (EVENTS: a line seen before is a duplicate). Of a turn's usage the last stands, from the best source that
-    tells of turns.
+    tells of turns, at the place of its first.
     """
     key = (
         pl.when(pl.col("type").is_in(["call", "result"]))
@@ -218,7 +218,13 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .then(pl.lit("re-export"))
         .otherwise(pl.lit("snapshot"))
         .alias("fold"),
-        pl.when(pl.col("type").is_in(["call", "result"]) & (pl.col("source_id") == pl.col("winner_source")))
+        pl.when(
+            pl.when(is_turn)
+            .then(
+                pl.col("reason_shadow").is_null() & ~pl.col("is_superseded") & (pl.col("rank") == pl.col("winner_rank"))
+            )
+            .otherwise(pl.col("type").is_in(["call", "result"]) & (pl.col("source_id") == pl.col("winner_source")))
+        )
         .then(pl.col("position"))
         .min()
         .over(same)
