@@ -69,6 +69,14 @@ REACHING = [
 ]
 
 
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small lake that is only read."""
+    place = tmp_path_factory.mktemp("small") / "lake"
+    small_lake.sample(place)
+    return str(place)
+
+
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
     monkeypatch.chdir(tmp_path)
@@ -118,10 +126,9 @@ def test_no_question_reaches_beyond_the_lake(tmp_path: Path, call: Call) -> None
     ["'20000-01-01'::date", "'0044-03-15 (BC)'::date", "'infinity'::timestamp", "'20000-01-01 00:00+00'::timestamptz",
      "['20000-01-01'::date]", "'290000-01-01'::timestamp_s"],
 )  # fmt: skip
-def test_a_time_that_no_calendar_of_ours_has_is_text(value: str, tmp_path: Path, call: Call) -> None:
-    small_lake.sample(tmp_path / "lake")
+def test_a_time_that_no_calendar_of_ours_has_is_text(value: str, lake: str, tmp_path: Path, call: Call) -> None:
     for format_name in ("json", "csv"):
-        code, out, err = call("-q", "--lake", "lake", "sql", f"select {value} as d", "-f", format_name, "-o", "answer")
+        code, out, err = call("-q", "--lake", lake, "sql", f"select {value} as d", "-f", format_name, "-o", "answer")
         assert (code, out, err) == (0, "", ""), format_name
         assert (tmp_path / "answer").stat().st_size > 4
 
@@ -132,21 +139,19 @@ DEAF = "select max(list_sum(range(a.range * 0 + 100000000))) from range(1000) a"
 
 
 @pytest.mark.parametrize("text", [ENDLESS, DEAF])
-def test_a_query_without_end_ends_at_its_timeout(text: str, tmp_path: Path) -> None:
-    small_lake.sample(tmp_path / "lake")
+def test_a_query_without_end_ends_at_its_timeout(text: str, lake: str, tmp_path: Path) -> None:
     started = time.monotonic()
-    done = run("-q", "--lake", "lake", "sql", text, "--timeout", "0.5", "-o", "answer.json", cwd=tmp_path, timeout=60)
+    done = run("-q", "--lake", lake, "sql", text, "--timeout", "0.5", "-o", "answer.json", cwd=tmp_path, timeout=60)
     assert (done.returncode, done.stdout) == (130, b"")
     assert done.stderr == b"loopstats: sql: the query was ended after 0.5 s (--timeout)\n"
     assert time.monotonic() - started < 40
     assert not (tmp_path / "answer.json").exists()
-    assert run("-q", "--lake", "lake", "sql", "select 1", "--timeout", "60", cwd=tmp_path).returncode == 0
+    assert run("-q", "--lake", lake, "sql", "select 1", "--timeout", "60", cwd=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("text", [ENDLESS, DEAF])
-def test_ctrl_c_ends_a_query_without_end(text: str, tmp_path: Path) -> None:
-    small_lake.sample(tmp_path / "lake")
-    program = [sys.executable, "-m", "loopstats.cli", "--lake", "lake", "sql", text]
+def test_ctrl_c_ends_a_query_without_end(text: str, lake: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "loopstats.cli", "--lake", lake, "sql", text]
     with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stderr is not None
         assert child.stderr.readline()  # the interval, said before the query begins
@@ -157,8 +162,8 @@ def test_ctrl_c_ends_a_query_without_end(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300", "soon"])
-def test_a_timeout_is_a_number_of_seconds(seconds: str, call: Call) -> None:
-    code, out, err = call("-q", "--lake", "lake", "sql", "select 1", "--timeout", seconds)
+def test_a_timeout_is_a_number_of_seconds(seconds: str, lake: str, call: Call) -> None:
+    code, out, err = call("-q", "--lake", lake, "sql", "select 1", "--timeout", seconds)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--timeout" in err
 
@@ -202,11 +207,10 @@ POLICIES = [
 
 @pytest.mark.parametrize("number", range(len(POLICIES)))
 @pytest.mark.parametrize("base", ["", "careful"])
-def test_a_policy_of_the_wrong_shape_is_one_line(number: int, base: str, tmp_path: Path, call: Call) -> None:
-    small_lake.sample(tmp_path / "lake")
+def test_a_policy_of_the_wrong_shape_is_one_line(number: int, base: str, lake: str, tmp_path: Path, call: Call) -> None:
     start = (Path(cli.__file__).parents[1] / "policies" / "careful.toml").read_bytes() + b"\n" if base else b""
     (tmp_path / "p.toml").write_bytes(start + POLICIES[number])
-    code, out, err = call("-q", "--lake", "lake", "ladder", "p.toml")
+    code, out, err = call("-q", "--lake", lake, "ladder", "p.toml")
     assert (code, out, err.count("\n")) == ((2, "", 1) if base == "" or number else (3, "", 1)), err
     assert HARMFUL.search(err) is None
 

@@ -11,6 +11,7 @@ import json
 import re
 import sqlite3
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from emitting import Fed, feed
 from harvest import Input, fed, inputs, leaves, replaced
 from hostile import files_below, hook_in_process, native_log, run
 from lines import ingest, tables_of
-from loopstats import cli, collector, store
+from loopstats import cli, collector, output, query, store
 from loopstats.formats import kept_state
 from loopstats.formats.codex import Codex
+from loopstats.store import Lake
 from loopstats.tables import TABLES
 
 # By what METHOD 14 calls secret-shaped. What stands in braces is the canary that is searched for.
@@ -161,25 +163,30 @@ def same(before: Fed, after: Fed) -> bool:
     ] and not after.rejects
 
 
+TRIES = 3
+"""Times that a text of one shape is planted anew where it changed what its record is."""
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lake of files of every format in which every text was planted that does not change what the record is."""
     folder = tmp_path_factory.mktemp("canaries")
     (folder / "logs").mkdir()
-    number, seen = 0, set()
+    number, tried = 0, Counter[tuple[Any, ...]]()
     for index, one in enumerate(ALL):
         value = one.value
         before = fed(one, value)
         for way, text in leaves(one.value):
             shape = (one.fmt.name, *("*" if isinstance(part, int) else part for part in way))
-            if shape in seen:
+            if tried[shape] >= TRIES:
                 continue
+            tried[shape] += 1
             kind = KNOWN[number % len(KNOWN)]
             number += 1
             planted = replaced(value, way, f"{text} {SECRETS[kind].format(core(number))}")
             if same(before, fed(one, planted)):
                 value = planted
-                seen.add(shape)
+                tried[shape] = TRIES
         data = "\n".join(map(json.dumps, value)) + "\n" if one.is_lines else json.dumps(value)
         torn = f'{{"torn": "{SECRETS["github"].format(core(index))} {WORD}\n' if one.is_lines else ""
         (folder / "logs" / f"{index:03d}.{'jsonl' if one.is_lines else 'json'}").write_text(
@@ -255,11 +262,13 @@ def test_no_command_says_a_secret(
     logs = str(place / "logs")
     loops = tables_of(place / "lake")["loops"].unique("session_id", keep="first").select("session_id", "loop_id")
     assert {"known keys", "other keys"} < set(loops["session_id"])
-    explained = [[loop, *raw] for loop in sorted(loops["loop_id"]) for raw in ([], ["--raw"])]
+    ours = sorted(loops.filter(pl.col("session_id").str.ends_with(" keys"))["loop_id"])
+    explained = [[loop, *more] for loop in ours for more in ([], ["-f", "json"], ["--raw"])]
+    explained += [[loop, "--raw", "-f", "json"] for loop in sorted(loops["loop_id"])]
     commands = [
         ["ingest", logs, "--full"],
         ["ingest", logs, "--dry-run"],
-        *(["explain", *arguments, "-f", name] for arguments in explained for name in ("table", "json")),
+        *(["explain", *arguments] for arguments in explained),
         ["nightly", logs, "--json", "--log", "nightly.jsonl", "--report", "night.html"],
         ["lift", "--record"],
         ["lift", "--all", "--by", "tool,project", "-f", "json"],
@@ -273,9 +282,14 @@ def test_no_command_says_a_secret(
         ["config"],
         ["doctor"],
         ["sql", "select * from nowhere"],
-        *(["sql", f"select * from {name}", "-f", "json"] for name in TABLES),
+        *(["sql", f"select * from {name}", "-f", "json"] for name in ("steps", "rejects")),
     ]
-    said = {}
+    connection = query.open_snapshot(Lake.open(place / "lake").snapshot(), 1_900_000_000_000_000)
+    envelope = output.Envelope("sql", "2026-03-02T00:00:00Z", "UTC", "d")
+    said = {
+        name: b"".join(output.render(query.run(connection, f"select * from {name}"), "json", envelope))
+        for name in TABLES
+    }
     for arguments in commands:
         capfdbinary.readouterr()
         code = cli.run_command(["--verbose", "--lake", str(place / "lake"), *arguments])

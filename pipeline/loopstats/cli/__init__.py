@@ -38,6 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except OSError:
         drop_stdout()
+    if code == INTERRUPT:
+        # A thread of an engine that is still at work would abort an interpreter that ends beneath it.
+        os._exit(code)
     sys.exit(code)
 
 
