@@ -52,6 +52,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def loop(place: Path) -> str:
+    """The id of a loop of the lake."""
+    return str(tables_of(place / "lake")["loops"]["loop_id"][0])
+
+
 def leaves() -> Iterator[tuple[tuple[str, ...], set[str]]]:
     """Every command of the program as (names, options that it knows)."""
     command = typer.main.get_command(cli.app)
@@ -147,9 +153,8 @@ def is_harmless(data: bytes) -> bool:
 
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_no_command_lets_a_control_character_out(
-    names: tuple[str, ...], place: Path, tmp_path: Path, call: Call
+    names: tuple[str, ...], place: Path, loop: str, tmp_path: Path, call: Call
 ) -> None:
-    loop = tables_of(place / "lake")["loops"]["loop_id"][0]
     knows = COMMANDS[names]
     answered = 0
     for given in ARGUMENTS.get(names, [[]]):

@@ -165,7 +165,8 @@ def _decode_slowly(raw: bytes, repairs: list[str]) -> tuple[list[dict[str, Any]]
         except RecursionError:
             raise Reject("too_deep") from None
         except ValueError as error:
-            value = error
+            # With its traceback it would hold this frame, and this frame it: the line would stay in memory.
+            value = error.with_traceback(None)
         if not isinstance(value, dict):
             if objects:
                 repairs[kept:] = ["trailing_garbage"]
