@@ -737,7 +737,8 @@ def split(frame: pl.DataFrame, buckets: Sequence[int]) -> list[pl.DataFrame]:
     parts = frame.join(keys, on="session_id", how="left", maintain_order="left").partition_by(
         "bucket_", as_dict=True, include_key=False
     )
-    return [parts.get((bucket,), frame.clear()) for bucket in buckets]
+    none = frame.clear()
+    return [parts.get((bucket,), none) for bucket in buckets]
 
 
 def held_lines(snapshot: Snapshot) -> dict[int, int]:
