@@ -373,6 +373,15 @@ CALLS = [
     ("shell", {"command": ["powershell.exe", "-Command", "npm test"]}, "verify", "npm test"),
     ("acme_frob", {"note": "see https://h.io", "where": "https://u:p@h.io/a?b#c"}, "other", "https://h.io/a"),
     ("post_comment", {"id": 7}, "communicate", "7"),
+    ("mcp__jira__jira_get_issue", {"id": 7}, "read", "7"),
+    ("mcp__jira__jira_delete_issue", {"id": 7}, "execute", "7"),
+    ("mcp__jira__jirafy", {"id": 7}, "other", "7"),
+    ("mcp__sequential-thinking__sequentialthinking", {}, "plan", ""),
+    ("mcp__filesystem__directory_tree", {"path": "/w/a"}, "read", "/w/a"),
+    ("mcp__brave-search__brave_web_search", {"query": "a"}, "research", None),
+    ("mcp__serena__replace_symbol_body", {"relative_path": "a.py"}, "edit", "/w/a.py"),
+    ("fsWrite", {"path": "a.py"}, "edit", "/w/a.py"),
+    ("test", {}, "verify", ""),
 ]  # fmt: skip
 
 
@@ -406,6 +415,7 @@ def test_all_files_of_a_patch_are_targets() -> None:
         ("update_record", "name"),
         ("update_reservation_flights", "table"),
         ("frobnicate", "none"),
+        ("mcp__jira__jira_get_issue", "name"),
     ],
 )
 def test_source_of_the_kind(tool: str, source: str) -> None:

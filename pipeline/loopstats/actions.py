@@ -104,6 +104,22 @@ run_command
 shell container_exec cmd powershell PowerShell bash_tool bash_20250124 bash_session command developer__shell \
 unified_exec
 shell execute_shell run_bash shell_tool local_shell_call
+edit propose_code fsWrite fsAppend fs_write save-file replace_symbol_body insert_after_symbol insert_before_symbol
+edit create_text_file file_write file_str_replace
+verify test lint build compile typecheck
+execute puppeteer_click puppeteer_fill write_query shell_write_to_process
+operate shell_kill_process
+research browser_preview read_web_page download sourcegraph brave_web_search web_search_20250305 info_search_web
+research puppeteer_navigate
+read fetch_rules diff_history related_files trajectory_search test_search finder fs_read codebase-retrieval diagnostics
+read directory_tree list_directory_contents tree git_diff_unstaged git_diff_staged gh_pr_view gh_issue_view file_read
+read file_find_in_content file_find_by_name browser_view notion-search puppeteer_screenshot kubectl_get kubectl_describe
+plan suggested_responses create_memory userInput remember final_answer sequential-thinking__sequentialthinking
+plan mcp__sequential-thinking__sequentialthinking handoff done complete give_up noop ask_human message_ask_user
+plan message_notify_user idle
+wait shell_view shell_wait
+shell execute_shell_command
+code python_interpreter executeCode
 code run_ipython python execute_python run_code code_execution ipython execute_code jupyter_execute js_repl \
 code_interpreter
 code python_exec run_python execute_ipython_cell code_run
@@ -696,6 +712,13 @@ def _tail_of(tool: str) -> str:
     return ""
 
 
+def _without_server(tool: str, tail: str) -> str:
+    """What follows the server's name where a tool repeats it (`mcp__jira__jira_get_issue`), else ''."""
+    server = tool[5:].partition("__")[0]
+    rest = tail[len(server) :].lstrip("_-")
+    return rest if tool[:5] == "mcp__" and tail.lower().startswith(server.lower()) and rest != tail else ""
+
+
 def _tool_row(tool: str) -> tuple[str, str, str]:
     """(kind, source, name under which the argument tables know the tool)."""
     found = _TOOL_MEMO.get(tool)
@@ -715,7 +738,7 @@ def _tool_row(tool: str) -> tuple[str, str, str]:
         kind = TOOLS.get(known, "")
         source = "name"
         if kind in ("plan", "") or (tool[:5] == "mcp__" and kind in ("wait", "code")):
-            kind, known = _by_name(tail or tool), ""
+            kind, known = _by_name(tail or tool) or _by_name(_without_server(tool, tail)), ""
             if not kind and tail:
                 kind = _by_name(tool)
     if not kind:
