@@ -320,6 +320,12 @@ def test_timeout_has_its_own_code() -> None:
         ("1", "3 failed", False),
         ("", "unexpected keyword argument timeout", False),
         ("ENOENT", "enoent: no such file or directory", False),
+        ("", "dial tcp <ip>: <path> timeout", True),
+        ("", "net::err_connection_refused", True),
+        ("", "throttlingexception: rate exceeded", True),
+        ("", "lost connection to mysql server", True),
+        ("", "httpsconnectionpool: max retries exceeded with url", True),
+        ("", "timeout must be positive", False),
     ],
 )
 def test_is_infra(code: str, message: str, infra: bool) -> None:

@@ -893,27 +893,31 @@ INFRA_CODES = (
 INFRA_TEXT = (
     (
         "connection",
-        "connect|hang up|econnre",
+        "connect|hang up|econnre|err_internet|err_network|max retries|broken pipe",
         r"connection (?:was |has been )?(?:refused|reset|aborted|timed out|closed)|connection error|could not connect"
-        r" to|failed to connect|econnre|socket hang up",
+        r" to|failed to connect|econnre|socket hang up|connection lost|(?:lost|closed|dropped) (?:the )?connection"
+        r"|err_(?:connection|internet|network)|upstream connect error|max retries exceeded|broken pipe",
     ),
     (
         "rate",
-        "limit|quota|overload|too many|capacity",
-        r"rate.?limit|too many requests|quota|overloaded|usage limit|capacity exceeded",
+        "limit|quota|overload|too many|capacity|throttl|rate exceeded|exhausted",
+        r"rate.?limit|too many requests|quota|overloaded|usage limit|capacity exceeded|throttl(?:ed|ing)"
+        r"|rate exceeded|resource.?exhausted",
     ),
     (
         "timeout",
         "time|deadline",
         r"timed? ?-?out (?:error|expired|exceeded|reached|after|while|waiting|connecting)|timed.?out|(?:request|read|"
         r"connect|connection|gateway|operation|socket|network|execution) time-?out|deadline exceeded|timeouterror|eti"
-        r"medout|^time-?out\b",
+        r"medout|handshake timeout|: <path> timeout|connect_timeout"
+        r"|^time-?out\b(?! (?:must|should|is|has|value|needs|cannot|option|argument))",
     ),
     (
         "dns",
-        "resol|name or|getaddr|notfound|eai_|dns|no such host",
+        "resol|name or|getaddr|notfound|eai_|dns|no such host|name_not_resolved",
         r"could(?: not|n't) resolve (?:the )?(?:host|proxy|address)|temporary failure (?:in name resolution|resolving)|name or service not k"
-        r"nown|name resolution|getaddrinfo|(?<![a-z])enotfound|eai_again|\bdns\b|no such host",
+        r"nown|name resolution|getaddrinfo|(?<![a-z])enotfound|eai_again|\bdns\b|no such host"
+        r"|name_not_resolved",
     ),
     (
         "network",
