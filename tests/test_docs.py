@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import make_docs
-from loopstats import config
+from loopstats import config, rule
 from loopstats.cli.complete import commands
 from loopstats.errors import UsageError
 from loopstats.tables import TABLES
@@ -117,6 +117,12 @@ def test_pages_name_every_command_option_table_column_and_key() -> None:
         assert re.findall(r"^\| `(.*?)` \|", part, re.MULTILINE) == list(table.names)
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `([a-z][A-Za-z_.]*)` \|", page, re.MULTILINE) == [key.name for key in config.KEYS]
+
+
+def test_the_findings_in_real_logs_were_made_by_the_rule_of_today() -> None:
+    """Where this fails, run `python tests/findings_table.py` and put its tables and the digest into the page."""
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    assert re.findall(r"rule digest\n`([0-9a-f]{16})`", text) == [rule.digest()]
 
 
 def test_the_files_of_settings_that_are_shown_are_right(tmp_path: Path) -> None:
