@@ -178,24 +178,29 @@ def ask(connection: duckdb.DuckDBPyConnection, text: str) -> pl.DataFrame:
     return run(connection, text if question is None else question.sql)
 
 
-def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> pl.DataFrame:
+def run(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None, asked: str = "sql"
+) -> pl.DataFrame:
     """The rows of one SELECT (or EXPLAIN); UsageError for anything else and for SQL that does not run.
 
-    Types that only DuckDB has become portable ones: huge integers int64 or float, intervals and nested values text.
+    `asked` is what the error names: where the text came from. Types that only DuckDB has become portable ones: huge
+    integers int64 or float, intervals and nested values text.
     """
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise UsageError(f"sql: {_first_line(error)}") from error
+        raise UsageError(f"{asked}: {_first_line(error)}") from error
     if len(statements) != 1:
-        raise UsageError(f"sql: one statement is needed, not {len(statements)}")
+        raise UsageError(f"{asked}: one statement is needed, not {len(statements)}")
     if statements[0].type not in _ALLOWED:
         kind = str(statements[0].type).rpartition(".")[2]
-        raise UsageError(f"sql: {kind} is refused; the lake is read-only here, use SELECT")
-    return _portable(_fetch(connection, statements[0].query, parameters))
+        raise UsageError(f"{asked}: {kind} is refused; the lake is read-only here, use SELECT")
+    return _portable(_fetch(connection, statements[0].query, parameters, asked))
 
 
-def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
+def _fetch(
+    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None, asked: str = "sql"
+) -> pa.Table:
     """The rows of a query; UsageError where the query is at fault, LakeError where a file of the lake is."""
     try:
         return connection.sql(sql, params=dict(parameters) if parameters else None).to_arrow_table()
@@ -206,7 +211,7 @@ def _fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[
             raise LakeError(
                 f"the lake cannot be read: {_first_line(error)}; `loopstats lake verify` names the mend"
             ) from error
-        raise UsageError(f"sql: {_first_line(error)}") from error
+        raise UsageError(f"{asked}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -302,6 +307,10 @@ def _check_condition(where: str) -> None:
         ) from error
 
 
+def _asked(filters: Filters) -> str:
+    return "sql" if filters.where is None else f"--where {filters.where!r}"
+
+
 def _where(conditions: Sequence[str]) -> str:
     return f"WHERE {' AND '.join(conditions)} " if conditions else ""
 
@@ -310,7 +319,10 @@ def loops(connection: duckdb.DuckDBPyConnection, interval: Interval, filters: Fi
     """Loops of the interval by the time of their detection, newest first, with all columns of the table."""
     conditions, parameters = _conditions(interval, filters, "detected_at")
     return run(
-        connection, f"SELECT * FROM loops {_where(conditions)}ORDER BY detected_at DESC NULLS LAST, loop_id", parameters
+        connection,
+        f"SELECT * FROM loops {_where(conditions)}ORDER BY detected_at DESC NULLS LAST, loop_id",
+        parameters,
+        _asked(filters),
     )
 
 
@@ -328,6 +340,7 @@ def tools(connection: duckdb.DuckDBPyConnection, interval: Interval, filters: Fi
         "GROUP BY tool, kind, kind_source, is_attempt "
         "ORDER BY is_unclassified DESC, count_steps DESC, tool, kind, kind_source, is_attempt",
         parameters,
+        _asked(filters),
     )
 
 
@@ -339,7 +352,9 @@ def choose(frame: pl.DataFrame, interval: Interval, filters: Filters, time_colum
     connection = _connect()
     connection.register("rows", frame.with_row_index("row_").to_arrow())
     _lock(connection)
-    kept = run(connection, f"SELECT row_ FROM rows {_where(conditions)}ORDER BY row_", parameters)["row_"]
+    kept = run(connection, f"SELECT row_ FROM rows {_where(conditions)}ORDER BY row_", parameters, _asked(filters))[
+        "row_"
+    ]
     return frame[kept.to_list()]
 
 
@@ -443,7 +458,9 @@ def early_filter(frame: pl.DataFrame, interval: Interval, filters: Filters) -> p
     _lock(connection)
     key = ", ".join(LOOPS.key)
     try:
-        rows = run(connection, f"SELECT {key} FROM early_loops {_where(conditions)}ORDER BY {key}", parameters)
+        rows = run(
+            connection, f"SELECT {key} FROM early_loops {_where(conditions)}ORDER BY {key}", parameters, _asked(filters)
+        )
     except UsageError as error:
         column = _UNKNOWN_COLUMN.search(str(error))
         if column and column[1] in LOOPS.names:
