@@ -133,7 +133,7 @@ class Here:
 
 
 def derive(
-    records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame, settings: Settings
+    records: pl.LazyFrame, sources: pl.DataFrame, shadows: pl.DataFrame, settings: Settings
 ) -> dict[str, pl.DataFrame]:
     """Every table of one bucket of complete sessions, by name, and `folded`: the line from records to loops."""
     built = build(records, sources, shadows)
@@ -643,21 +643,27 @@ def make_batch(batch: Batch, terms: Terms, rows: int = BATCH_ROWS) -> Iterator[t
     What is made of a large bucket is held whole, a row of a table being much smaller than the records behind it.
     """
     scanned = scan_files(RECORDS, batch.paths)
-    sizes = scanned.group_by("session_id").agg(pl.len().alias("n")).collect()
-    groups = _session_groups(dict(sizes.iter_rows()), rows)
-    if len(groups) < 2:
-        yield from make(scanned.collect(), batch.buckets, terms)
-        return
+    sizes = dict(scanned.group_by("session_id").agg(pl.len().alias("n")).collect().iter_rows())
+    groups = _session_groups(sizes, rows) or [[]]
     made: dict[tuple[str, int], tuple[Table, list[pl.DataFrame]]] = {}
-    # Where another lake is filled, or records are no longer needed in one group, those of all groups have to come.
-    terms = replace(terms, is_copied=True)
+    obsolete: list[pl.DataFrame] = []
     for group in groups:
-        records = scanned.filter(pl.col("session_id").is_in(group)).collect()
-        for table, bucket, part in make(records, batch.buckets, terms):
+        records = scanned if len(groups) == 1 else scanned.filter(pl.col("session_id").is_in(group))
+        # A session that is larger by itself stays in its files, and of each type the columns are read that it has.
+        if sum(sizes[session] for session in group) <= rows:
+            records = _lean(records.collect()).lazy()
+        if len(groups) == 1:
+            yield from make(records, batch.buckets, terms)
+            return
+        tables = derive(records, terms.sources, terms.shadows, terms.settings)
+        obsolete.append(tables["obsolete"])
+        for table, bucket, part in _by_bucket(tables, batch.buckets):
             made.setdefault((table.name, bucket), (table, []))[1].append(part)
-    for (_, bucket), (table, parts) in made.items():
+    for key in list(made):
+        table, parts = made.pop(key)
         whole = pl.concat(parts)
-        yield table, bucket, whole.sort(table.key, maintain_order=True) if table.key else whole
+        yield table, key[1], whole.sort(table.key, maintain_order=True) if table.key else whole
+    yield from _still_needed(scanned, pl.concat(obsolete), batch.buckets, terms.is_copied)
 
 
 def _session_groups(sizes: dict[str, int], rows: int) -> list[list[str]]:
@@ -682,37 +688,44 @@ def in_groups(sized: Iterable[tuple[Item, int]], room: int) -> list[list[Item]]:
     return groups
 
 
-def make(records: pl.DataFrame, buckets: Sequence[int], terms: Terms) -> Iterator[tuple[Table, int, pl.DataFrame]]:
+def make(records: pl.LazyFrame, buckets: Sequence[int], terms: Terms) -> Iterator[tuple[Table, int, pl.DataFrame]]:
     """Every table of complete buckets as (table, bucket, rows), those without rows too: what any engine runs.
 
     Records come back where some of them are no longer needed, and all of them where another lake is filled.
     """
-    records = _lean(records)
     tables = derive(records, terms.sources, terms.shadows, terms.settings)
+    yield from _by_bucket(tables, buckets)
+    yield from _still_needed(records, tables["obsolete"], buckets, terms.is_copied)
+
+
+def _by_bucket(tables: dict[str, pl.DataFrame], buckets: Sequence[int]) -> Iterator[tuple[Table, int, pl.DataFrame]]:
     for table in (*BUCKETED, FOLDED):
         for bucket, part in zip(buckets, split(tables[table.name], buckets), strict=True):
             yield table, bucket, part
-    touched = list(buckets) if terms.is_copied else []
-    if tables["obsolete"].height:
-        # What stands in the newer form of a rewritten file too: nothing reads it any more.
-        touched = touched or sorted({bucket_of(s) for s in tables["obsolete"]["session_id"].unique().to_list()})
+
+
+def _still_needed(
+    records: pl.LazyFrame, obsolete: pl.DataFrame, buckets: Sequence[int], is_copied: bool
+) -> Iterator[tuple[Table, int, pl.DataFrame]]:
+    """Records of the buckets that lose some, or of all; obsolete are those that a rewritten file's newer form has."""
+    sessions = obsolete["session_id"].unique().to_list()
+    touched = list(buckets) if is_copied else sorted({bucket_of(session) for session in sessions})
+    if not touched:
+        return
+    if obsolete.height:
         keys = ["session_id", "source_id", "source_line", "ordinal"]
-        records = records.join(tables["obsolete"], on=keys, how="anti", maintain_order="left")
-    if touched:
-        records = records.filter(pl.col("session_id").is_in(_sessions_of(records, touched)))
-        for bucket, part in zip(touched, split(records, touched), strict=True):
-            yield RECORDS, bucket, part
+        records = records.join(obsolete.lazy(), on=keys, how="anti", maintain_order="left")
+    names = records.select(pl.col("session_id").unique()).collect()["session_id"].to_list()
+    wanted = [name for name in names if bucket_of(name) in set(touched)]
+    rest = records.filter(pl.col("session_id").is_in(wanted)).collect()
+    for bucket, part in zip(touched, split(rest, touched), strict=True):
+        yield RECORDS, bucket, part
 
 
 def _lean(frame: pl.DataFrame) -> pl.DataFrame:
     """The same, its columns without any value held as one null: of a record's many columns those are the most."""
     empty = [name for name in frame.columns if frame[name].null_count() == frame.height]
     return frame.with_columns([pl.lit(None, dtype=frame.schema[name]).alias(name) for name in empty])
-
-
-def _sessions_of(records: pl.DataFrame, buckets: Sequence[int]) -> list[str]:
-    wanted = set(buckets)
-    return [session for session in records["session_id"].unique().to_list() if bucket_of(session) in wanted]
 
 
 def batches(snapshot: Snapshot, buckets: Sequence[int], rows: int) -> list[Batch]:

@@ -125,7 +125,7 @@ def _made(terms: run.Terms, generation: int, root: Path | None, task: run.Batch 
     if isinstance(task, run.Batch):
         made = run.make_batch(task, terms)
     else:
-        made = run.make(RECORDS.conform(task), sorted(task["bucket"].unique().to_list()), terms)
+        made = run.make(RECORDS.conform(task).lazy(), sorted(task["bucket"].unique().to_list()), terms)
     for table, bucket, part in made:
         file, data = store.encode(generation, table, bucket, part)
         if root is not None and part.height:

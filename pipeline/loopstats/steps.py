@@ -79,28 +79,33 @@ class Built:
     obsolete: pl.DataFrame
 
 
-def build(records: pl.DataFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -> Built:
+def build(records: pl.LazyFrame, sources: pl.DataFrame, shadows: pl.DataFrame) -> Built:
     """Make the tables of complete sessions.
 
-    `records`: `tables.RECORDS`. `sources`: source_id, source_file, order_us, order_sha256, is_superseded. `shadows`:
+    `records`: `tables.RECORDS`; each type's own columns are read when they are needed, so that records in files are
+    never in memory as a whole. `sources`: source_id, source_file, order_us, order_sha256, is_superseded. `shadows`:
     session_id, uid, reason of records that are another session's history (`find_shadows`).
     """
     ordered = _in_order(records, sources)
+    enrolment = _enrolment(ordered, shadows)
     kept, folded, obsolete = _fold(ordered, shadows)
+    del ordered  # as large as what is made of it
     kept = _name_runs(kept)
+    numbered = records.with_row_index("row")
 
     def of(name: str) -> pl.DataFrame:
         """The kept records of one type, with all of its columns."""
         rows = kept.filter(pl.col("type") == name)
         rest = [column for column in RECORD_TYPES[name].names if column not in rows.columns]
-        return rows.hstack(records.select(rest)[rows["row"]])
+        told = numbered.filter(pl.col("type") == name).select("row", *rest).collect()
+        return rows.hstack(told.drop("row")[told["row"].search_sorted(rows["row"])])
 
     calls, orphans = _pair(of("call"), of("result"))
     facts = _session_facts(of("session"))
-    numbers = _number_decisions(of("call"), of("turn"))
+    numbers = _number_decisions(kept)
     steps = _steps(calls, facts, numbers)
     turns = _turns(of("turn"), numbers, facts)
-    sessions = _sessions(kept, steps, facts, _enrolment(ordered, shadows))
+    sessions = _sessions(kept, steps, facts, enrolment)
     folded = pl.concat([folded, orphans])
     return Built(
         STEPS.conform(steps),
@@ -121,19 +126,20 @@ _PLACED = (
 )  # fmt: skip
 
 
-def _in_order(records: pl.DataFrame, sources: pl.DataFrame) -> pl.DataFrame:
+def _in_order(records: pl.LazyFrame, sources: pl.DataFrame) -> pl.DataFrame:
     """Where each record stands, in a run's order: files by first time, then first line; then lines.
 
     Only the columns that place and identity need, and the `row` in `records` where all others are: a record has many
     columns, most of them null, and carrying them through sorts and joins is what costs time and memory.
     """
     content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
-    narrow = records.select(_PLACED).with_row_index("row")
+    narrow = records.select(_PLACED).with_row_index("row").collect()
     told = (
         records.select("type", *_SESSION_FACTS)
         .with_row_index("row")
         .filter(pl.col("type") == "session")
         .select("row", content.alias("content"))
+        .collect()
     )
     return (
         narrow.join(sources, on="source_id", how="inner")
@@ -187,17 +193,33 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     same = ["type", "session_id", "agent", "copy_key"]
     is_session = pl.col("type") == "session"
     is_last_of_source = pl.col("type").is_in(["call", "result"]) & (pl.col("rank") != SPOOL_RANK)
-    ranked = marked.filter(pl.col("reason_shadow").is_null()).sort(
+    # Of a sort only the columns that it needs: each of them is copied, for as many records as a session has.
+    ranking = [
+        *same,
         "rank",
         "is_superseded",
-        pl.when(is_session).then(pl.col("position")),
-        pl.when(is_turn).then(-pl.col("spot")),
+        "position",
+        "spot",
         "order_us",
         "order_sha256",
         "source_file",
         "source_id",
-        pl.when(is_last_of_source).then(-pl.col("position")).otherwise(pl.col("position")),
-        nulls_last=True,
+    ]
+    ranked = (
+        marked.filter(pl.col("reason_shadow").is_null())
+        .select(ranking)
+        .sort(
+            "rank",
+            "is_superseded",
+            pl.when(is_session).then(pl.col("position")),
+            pl.when(is_turn).then(-pl.col("spot")),
+            "order_us",
+            "order_sha256",
+            "source_file",
+            "source_id",
+            pl.when(is_last_of_source).then(-pl.col("position")).otherwise(pl.col("position")),
+            nulls_last=True,
+        )
     )
     winners = ranked.unique(same, keep="first", maintain_order=True).select(
         *same,
@@ -232,6 +254,7 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     )
     lines = (
         judged.filter(~pl.col("is_superseded"))
+        .select("position", "session_id", "source_id", "source_line", "fold")
         .sort("position")
         .group_by("session_id", "source_id", "source_line", maintain_order=True)
         .agg(pl.col("fold").is_not_null().all().alias("is_folded"), pl.col("fold").drop_nulls().first().alias("reason"))
@@ -247,8 +270,8 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
     kept = (
         judged.filter(pl.col("fold").is_null())
         .with_columns(pl.coalesce("first_position", "position").alias("position"))
-        .sort("position", "ordinal")
         .select(ordered.columns)
+        .sort("position", "ordinal")
     )
     return kept, lines, obsolete
 
@@ -365,12 +388,12 @@ def _session_facts(records: pl.DataFrame) -> pl.DataFrame:
     return aggregated
 
 
-def _number_decisions(calls: pl.DataFrame, turns: pl.DataFrame) -> pl.DataFrame:
+def _number_decisions(kept: pl.DataFrame) -> pl.DataFrame:
     """run_id, turn_key -> decision: turns of a run numbered in order of their first record."""
-    columns = ["run_id", "turn_key", "position"]
-    both = pl.concat([calls.with_columns(_turn_key()).select(columns), turns.with_columns(_turn_key()).select(columns)])
     return (
-        both.group_by("run_id", "turn_key")
+        kept.filter(pl.col("type").is_in(["call", "turn"]))
+        .select("run_id", _turn_key(), "position")
+        .group_by("run_id", "turn_key")
         .agg(pl.col("position").min())
         .sort("run_id", "position", "turn_key")
         .with_columns(pl.int_range(pl.len()).over("run_id").cast(pl.Int64).alias("decision"))
@@ -420,7 +443,7 @@ def _steps(calls: pl.DataFrame, facts: pl.DataFrame, numbers: pl.DataFrame) -> p
         pl.col("targets_placed").alias("targets"),
     )
     frame = _sign(frame)
-    return _in_run_order(frame)
+    return _in_run_order(frame.select([name for name in frame.columns if name in (*STEPS.names, *_ORDERING)]))
 
 
 def _place_targets(frame: pl.DataFrame) -> pl.DataFrame:
@@ -447,6 +470,9 @@ def _sign(frame: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce("signature", "signature_asked").alias("signature"),
         pl.col("message").str.slice(0, rule.MESSAGE_SHOWN).alias("message"),
     )
+
+
+_ORDERING = ("position", "position_result", "has_result", "rank", "rank_result")
 
 
 def _in_run_order(frame: pl.DataFrame) -> pl.DataFrame:
