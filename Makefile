@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest -q
 MARKERS := scale browser cron faults bench
 AS_OF := 2026-11-20T00:00:00Z
 
-.PHONY: help setup demo test lint sample coverage fuzz lowest clean faults-short scale-short $(MARKERS)
+.PHONY: help setup demo test lint sample coverage fuzz lowest clean faults-short scale-short scale-bench $(MARKERS)
 
 help:
 	@echo "make demo      ingest data/sample and show the lift"
@@ -20,6 +20,7 @@ help:
 	@echo "make lowest    the tests with the lowest versions that pyproject.toml declares"
 	@echo "make scale | browser | cron | faults | bench   tests that need more than Python"
 	@echo "make scale-short   a cluster, a killed worker, lift, ingest and a wrong Python; scale adds the shuffle and Connect"
+	@echo "make scale-bench   the rows and the cost of further steps on Spark, beside one process"
 	@echo "make faults-short   the same kills, full disks and ruined logs as faults, a few of each"
 
 $(VENV)/ready: pyproject.toml requirements/test.txt
@@ -65,6 +66,9 @@ scale: export LOOPSTATS_SCALE := long
 scale scale-short: $(VENV)-scale/ready
 	@command -v java >/dev/null || { echo "java is missing: apt-get install openjdk-17-jre-headless"; exit 1; }
 	$(VENV)-scale/bin/python -m pytest -q -o addopts="-ra --strict-markers --strict-config" -m scale
+
+scale-bench: $(VENV)-scale/ready
+	$(VENV)-scale/bin/python -m pytest -q -s -o addopts="-ra --strict-markers --strict-config" -m bench tests/bench/test_spark_bench.py
 
 sample: setup
 	$(BIN)/python tests/make_sample.py
