@@ -23,7 +23,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lines import assert_same, tables_of
-from loopstats import cli, doctor, estimate, nightly, nights, query, run, spark, store, when, workers
+from loopstats import cli, derive, doctor, estimate, nightly, nights, query, run, spark, store, tables, when, workers
 from loopstats.config import Settings
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.store import Lake
@@ -213,7 +213,7 @@ def test_workers_run_the_functions_of_the_command_line(
 
         monkeypatch.setattr(module, name, watch)
 
-    for module, name in ((workers, "read_source"), (run, "derive"), (run, "detect"), (run, "classify")):
+    for module, name in ((workers, "read_source"), (derive, "derive"), (derive, "detect"), (derive, "classify")):
         watched(module, name)
     ingested(tmp_path / "here", logs)
     by_us = {name: called.count(name) for name in called}
@@ -266,8 +266,8 @@ def test_files_go_in_jobs_of_bounded_size(logs: Path, tmp_path: Path, monkeypatc
 
 def test_a_bucket_without_records_loses_its_tables(here: Path, tmp_path: Path) -> None:
     with Lake(tmp_path / "lake").write() as writer:
-        terms = run.Terms(*empty_terms(), Settings())
-        answers = list(spark._made(terms, writer.generation, None, run.Batch([5], [])))
+        terms = derive.Terms(*empty_terms(), Settings())
+        answers = list(spark._made(terms, writer.generation, None, derive.Batch([5], [])))
         assert {file.name for file, _ in answers} >= {"steps", "loops", "runs"}
         assert all(file.count_rows == 0 and file.bucket == 5 and data is None for file, data in answers)
 
@@ -282,7 +282,7 @@ def test_adopted_files_are_those_of_the_bytes(tmp_path: Path, here: Path) -> Non
     loops = Lake.open(here).snapshot().read("loops")
     with Lake(tmp_path / "lake").write() as writer:
         for _ in range(2):  # as all of the table in its bucket: the second stands for the first
-            file, data = store.encode(0, run.LOOPS, 3, loops)
+            file, data = store.encode(0, tables.LOOPS, 3, loops)
             writer.adopt(file, bytes(data))
         writer.commit([], [], [], {})
     assert Lake.open(tmp_path / "lake").snapshot().read("loops").equals(loops)
@@ -331,16 +331,16 @@ def test_a_large_batch_is_made_by_groups_of_sessions(here: Path) -> None:
         "source_id", "source_file", "order_us", "order_sha256", pl.col("is_superseded").cast(pl.Boolean)
     )
     shadows = run.find_shadows(run.record_index(snapshot.scan("records")))
-    terms = run.Terms(frame, shadows, Settings(), is_copied=True)
-    (batch,) = run.batches(snapshot, snapshot.buckets("records"), 10**9)
+    terms = derive.Terms(frame, shadows, Settings(), is_copied=True)
+    (batch,) = derive.batches(snapshot, snapshot.buckets("records"), 10**9)
     order = ["session_id", "source_id", "source_line", "ordinal"]
-    whole = {(t.name, b): part for t, b, part in run.make_batch(batch, terms)}
-    pieces = {(t.name, b): part for t, b, part in run.make_batch(batch, terms, rows=500)}
+    whole = {(t.name, b): part for t, b, part in derive.make_batch(batch, terms)}
+    pieces = {(t.name, b): part for t, b, part in derive.make_batch(batch, terms, rows=500)}
     assert pieces.keys() == whole.keys()
     for key, part in whole.items():
         keys = [name for name in order if name in part.columns] if key[0] in ("records", "folded") else []
         assert pieces[key].sort(keys).equals(part.sort(keys)) if keys else pieces[key].equals(part), key
-    groups = run._session_groups({"s": 5, "s/a": 5, "t": 5, "u": 90}, 10)
+    groups = derive._session_groups({"s": 5, "s/a": 5, "t": 5, "u": 90}, 10)
     assert groups == [["s", "s/a"], ["t"], ["u"]]
 
 

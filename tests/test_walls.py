@@ -41,7 +41,7 @@ ALLOWED_ABOVE = {
     "originals": {"ingest", "formats", "failures", "rule", "found", "report", "tables", "errors"},
     "__init__": {"api"},
     "report": {"estimate"},
-    "spark": {"run", "workers", "store", "ingest", "tables", "errors", "__init__"},
+    "spark": {"derive", "workers", "store", "ingest", "tables", "errors", "__init__"},
 }
 
 

@@ -1,11 +1,12 @@
 """The same line on a cluster: Spark carries tasks to the workers and answers back, and decides nothing.
 
 A room of its own because an engine must not become a second implementation: what runs in a partition is
-`workers.read_packed` for a file and `run.make` for a bucket, the very functions of the command line, and `run.ingest`
-keeps the ledger and commits once. Two ways lead to a bucket's records. `worker`: the driver sends paths, the workers
-read and write Parquet themselves. `spark`: Spark reads and shuffles, for where only Spark has the credentials, and the
-answers come back as the bytes of files. Nothing here touches `sparkContext`, so that Spark Connect works too. An
-answer names its files; what a task that failed, or was run twice, has written is named by nobody and is swept.
+`workers.read_packed` for a file and `derive.make` for a bucket, the very functions of the command line, and
+`run.ingest` keeps the ledger and commits once. Two ways lead to a bucket's records. `worker`: the driver sends paths,
+the workers read and write Parquet themselves. `spark`: Spark reads and shuffles, for where only Spark has the
+credentials, and the answers come back as the bytes of files. Nothing here touches `sparkContext`, so that Spark Connect
+works too. An answer names its files; what a task that failed, or was run twice, has written is named by nobody and is
+swept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from loopstats import __version__, run, store, workers
+from loopstats import __version__, store, workers
+from loopstats.derive import Batch, Terms, batches, in_groups, make, make_batch
 from loopstats.errors import LoopstatsError, UsageError
 from loopstats.ingest import Found
 from loopstats.store import DataFile, Snapshot, Writer
@@ -53,18 +55,18 @@ class Cluster:
         self, tasks: Sequence[workers.Task], tool_rows: dict[str, str], tell: Callable[[Found], None]
     ) -> Iterator[workers.Outcome]:
         """Files are read where they lie on the workers, in either mode: some formats look at a file's neighbours."""
-        for wave in run.in_groups([(task, max(task.found.size_bytes, FILE_BYTES)) for task in tasks], WAVE_BYTES):
+        for wave in in_groups([(task, max(task.found.size_bytes, FILE_BYTES)) for task in tasks], WAVE_BYTES):
             for task, packed in zip(wave, self._asked(partial(_read, tool_rows), wave), strict=True):
                 tell(task.found)
                 yield workers.unpacked(packed)
 
-    def derive_all(self, writer: Writer, source: Snapshot, buckets: Sequence[int], terms: run.Terms) -> Iterator[int]:
+    def derive_all(self, writer: Writer, source: Snapshot, buckets: Sequence[int], terms: Terms) -> Iterator[int]:
         yield 0
-        batches = run.batches(source, buckets, TASK_ROWS)
+        tasks = batches(source, buckets, TASK_ROWS)
         if self.mode == "worker":
-            parts = self._asked(partial(_made, terms, writer.generation, writer.root.resolve()), batches)
+            parts = self._asked(partial(_made, terms, writer.generation, writer.root.resolve()), tasks)
         else:
-            parts = self._shuffled(partial(_made, terms, writer.generation, None), batches, source)
+            parts = self._shuffled(partial(_made, terms, writer.generation, None), tasks, source)
         for file, data in parts:
             writer.adopt(file, data)
 
@@ -97,20 +99,20 @@ class Cluster:
         return self.session.read.schema(schema).option("basePath", str(Path(names[0]).parents[1])).parquet(*names)
 
     def _shuffled(
-        self, stage: Callable[[Any], Iterable[Part]], batches: Sequence[run.Batch], source: Snapshot
+        self, stage: Callable[[Any], Iterable[Part]], tasks: Sequence[Batch], source: Snapshot
     ) -> Iterator[Part]:
         # Spark sends no group for a bucket without records; its tables of before have to go all the same.
         filled = set(source.buckets(RECORDS.name))
-        if empty := [bucket for batch in batches for bucket in batch.buckets if bucket not in filled]:
-            yield from stage(run.Batch(empty, []))
-        paths = [path for batch in batches for path in batch.paths]
+        if empty := [bucket for task in tasks for bucket in task.buckets if bucket not in filled]:
+            yield from stage(Batch(empty, []))
+        paths = [path for task in tasks for path in task.paths]
         if not paths:
             return
         from pyspark.sql import functions as f
 
         work = Run(stage)
         # As many buckets at once as the largest batch has. A lambda, since Spark counts a `self` among the arguments.
-        group = f.floor(f.col("bucket") / max(len(batch.buckets) for batch in batches))
+        group = f.floor(f.col("bucket") / max(len(task.buckets) for task in tasks))
         grouped = self._parquet(RECORDS, paths).groupBy(group)
         yield from _collected(grouped.applyInArrow(lambda rows: work.group(rows), ANSWER))
 
@@ -120,12 +122,12 @@ def _read(tool_rows: dict[str, str], task: workers.Task) -> Iterator[Any]:
     yield workers.read_packed(task, tool_rows)
 
 
-def _made(terms: run.Terms, generation: int, root: Path | None, task: run.Batch | pl.DataFrame) -> Iterator[Part]:
+def _made(terms: Terms, generation: int, root: Path | None, task: Batch | pl.DataFrame) -> Iterator[Part]:
     """Stage: a batch, or records that Spark has read, to the files of its tables, written here or sent as bytes."""
-    if isinstance(task, run.Batch):
-        made = run.make_batch(task, terms)
+    if isinstance(task, Batch):
+        made = make_batch(task, terms)
     else:
-        made = run.make(RECORDS.conform(task).lazy(), sorted(task["bucket"].unique().to_list()), terms)
+        made = make(RECORDS.conform(task).lazy(), sorted(task["bucket"].unique().to_list()), terms)
     for table, bucket, part in made:
         file, data = store.encode(generation, table, bucket, part)
         if root is not None and part.height:
