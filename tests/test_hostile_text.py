@@ -32,8 +32,8 @@ from loopstats.tables import TABLES
 FORMATS = ("table", "md", "json", "jsonl", "csv", "parquet")
 # Every table is written in all of them below; here, what a command adds around its table is looked at.
 WALKED = ("table", "md", "json")
-# All commands are walked over every thirty-second string of the list and all of our own; the whole list is read once below.
-TEXTS = [*naughty()[::32], *OWN]
+# All commands are walked over every sixty-fourth string of the list and all of our own; the whole list is read once below.
+TEXTS = [*naughty()[::64], *OWN]
 OUTPUTS = ("sources", "steps", "sessions", "rejects")
 
 
