@@ -762,7 +762,6 @@ SUMMARIES = (
     ("gotestsum", "count", "last", "done ", r"DONE [0-9]+ tests?(?:, [0-9]+ skipped)?(?:, ([0-9]+) failures?)?(?:, ([0-9]+) errors?)?(?: in .*)?"),
     ("ginkgo", "count", "last", "passed |", r"(?:FAIL|SUCCESS)! -- [0-9]+ Passed \| ([0-9]+) Failed .*"),
 )  # fmt: skip
-SUMMARY_SIGNS = tuple((index, row[3]) for index, row in enumerate(SUMMARIES))
 # What the lower-cased text must hold for its lines to be looked at: for failures alone, and for passes too.
 FAILED_SIGNS = (
     "fail",
@@ -1223,14 +1222,16 @@ def _starts(text: str, low: str, signs: tuple[str, ...]) -> list[int]:
 def _summaries(text: str, low: str, signs: tuple[str, ...]) -> list[tuple[int, str, str, bool]]:
     """Every summary line of a runner: its offset, the line, how it is shown, whether it says failed."""
     found = []
+    rows = [(index, row) for index, row in enumerate(SUMMARIES) if row[3] in low]
     for start in _starts(text, low, signs):
         line = text[start : _line_at(text, start)[1]]
         if len(line) > MATCH_CAP:
             continue
         line = line.strip()
         low_line = line.lower()
-        for index in [index for index, sign in SUMMARY_SIGNS if sign in low_line]:
-            _, verdict, shown, _, pattern = SUMMARIES[index]
+        for index, (_, verdict, shown, sign, pattern) in rows:
+            if sign not in low_line:
+                continue
             match = _row(f"summary{index}", pattern).fullmatch(line)
             if match is None:
                 continue
@@ -1320,12 +1321,14 @@ def _speaks_loudly(line: str) -> bool:
     return _fits("error", ERROR_LINES, line) != "" and not _is_mild(line)
 
 
+_UNSHOWN = [(f"summary{index}", row[3], row[4]) for index, row in enumerate(SUMMARIES) if row[2] == "no"]
+
+
 def _is_mild(line: str) -> bool:
     if _fits("mild", NO_ERROR, line) or _fits("passing", PASSING, line):
         return True
     low = line.lower()
-    rows = enumerate(SUMMARIES)
-    return any(row[2] == "no" and row[3] in low and _row(f"summary{i}", row[4]).fullmatch(line) for i, row in rows)
+    return any(sign in low and _row(name, pattern).fullmatch(line) for name, sign, pattern in _UNSHOWN)
 
 
 def _diagnostic(text: str, before: int) -> tuple[int, str] | None:
