@@ -94,6 +94,12 @@ def test_copied_steps_are_folded() -> None:
     assert fed.folds == {"resume": 1}
 
 
+def test_a_step_without_a_fact_is_counted_by_who_took_it() -> None:
+    asked, thought = _step(1, [], [], source="user"), _step(3, [], [])
+    fed = feed_document(Atif(), _trajectory(_step(0, ["a"], []), asked, thought))
+    assert fed.nothing == {"step/user": 1, "step/agent": 1}
+
+
 def test_decisions_and_usage() -> None:
     metrics = {
         "prompt_tokens": 100,

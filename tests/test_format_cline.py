@@ -72,6 +72,8 @@ def test_tags_at_the_start_of_a_line_are_calls() -> None:
     assert len({row["decision_key"] for row in fed.calls}) == 5
     assert fed.rows["session"][0]["cwd"] == "/home/ada/shop"
     assert all(row["ts"] for row in fed.calls)
+    thanks = _ask(1_700_000_010_000, "thanks")
+    assert feed_document(ClineRoo(), [*TASK, thanks]).nothing == {"message/user": 1}
 
 
 def test_the_session_does_not_come_from_the_path() -> None:

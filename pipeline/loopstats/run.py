@@ -235,7 +235,7 @@ def _commit(writer: Writer, state: _Intake, settings: Settings) -> None:
             "rule_digest": settings.rule_digest,
             **_cover(writer.snapshot()),
             **({NO_LOG: state.no_log()} if state.is_search else {}),
-            REPORT: json.dumps(_tables_report(writer.snapshot()), sort_keys=True),
+            REPORT: json.dumps(_tables_report(writer.snapshot())),
         },
     )
 

@@ -132,6 +132,7 @@ class _Run:
     def read(self, step: Any) -> None:
         """Hand on one step: its calls, their results, its usage."""
         step_id = as_str(step.get("step_id")) or ""
+        self._emit.nothing(f"step/{as_str(step.get('source'))}")
         if step.get("is_copied_context"):
             self._emit.fold("resume")
             return

@@ -190,6 +190,7 @@ class _Conversation:
 
     def _message(self, message: Any) -> None:
         self._number += 1
+        self._emit.nothing(f"message/{as_str(message.get('role'))}")
         if self._number == 1:
             self._emit.session(session=self._session, ts=message.get("ts"), cwd=self._cwd, harness="cline-roo")
         if message.get("isSummary"):
