@@ -211,7 +211,7 @@ def detect_anew(lake: Lake, out: Lake, settings: Settings, engine: Engine) -> di
             state.changed, state.rejects = set(state.rows), rejects
         _derive_dirty(writer, state, settings, False, engine, None, lake.snapshot() if is_copied else None)
         _commit(writer, state, settings)
-        return {"tables": {name: snapshot_count(writer.snapshot(), name) for name in TABLES}}
+        return {"tables": {name: writer.snapshot().count_rows(name) for name in TABLES}}
 
 
 ARMS = ("rule", "is_enrolled", "experiment", "arm", "outcome")
@@ -676,7 +676,7 @@ def _tables_report(snapshot: Snapshot) -> dict[str, Any]:
         "buckets": BUCKETS,
         "runs_oversize": count_oversize(snapshot),
         "warnings": [notice.text for notice in estimate.oversize(snapshot.scan(RUNS.name))],
-        "tables": {name: snapshot_count(snapshot, name) for name in TABLES},
+        "tables": {name: snapshot.count_rows(name) for name in TABLES},
     }
 
 
@@ -692,8 +692,3 @@ def _summed(texts: Iterable[str]) -> dict[str, int]:
     for text in texts:
         total.update(reading.counts(text))
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
-
-
-def snapshot_count(snapshot: Snapshot, name: str) -> int:
-    """Rows of a table by the manifest, without opening a file."""
-    return sum(f.count_rows for f in snapshot.files if f.name == name)

@@ -37,6 +37,7 @@ MODES = ("worker", "spark")
 INSTALL = "Spark is not installed: pip install 'loopstats[spark]'"
 WAVE_BYTES = 4 << 30  # of raw logs a job: the records, about a hundredth, come back to the driver at once
 FILE_BYTES = 1 << 20  # that a file counts at least, so that a job has no more than 4096
+PARTITION_ROWS = 1_000_000  # of a table, file by file: a partition's fixed costs are a tenth of what they take
 TASK_ROWS = 50_000  # records that are worth a task: below, its fixed costs are most of it
 ANSWER = "number long, answer binary"
 # What has to be equal on driver and workers: else rows could differ, and nobody would see it.
@@ -78,16 +79,19 @@ class Cluster:
         told = partial(_told, table, tuple(columns), stage)
         pieces: list[pl.DataFrame] = list(told(table.empty()))
         if self.mode == "worker":
-            pieces.extend(self._asked(told, paths))
+            partitions = min(len(paths), snapshot.count_rows(name) // PARTITION_ROWS + 1)
+            pieces.extend(self._asked(told, paths, partitions))
         elif paths:
             pieces.extend(_collected(self._parquet(table, paths).select(*columns).mapInArrow(Run(told).rows, ANSWER)))
         return pl.concat(pieces)
 
-    def _asked(self, stage: Callable[[Any], Iterable[Any]], tasks: Sequence[Any]) -> Iterator[Any]:
-        """Answers of a stage in the order of its tasks, each task a partition of its own."""
+    def _asked(
+        self, stage: Callable[[Any], Iterable[Any]], tasks: Sequence[Any], partitions: int | None = None
+    ) -> Iterator[Any]:
+        """Answers of a stage in the order of its tasks, each task a partition of its own or several to a partition."""
         if not tasks:
             return
-        numbers = self.session.range(0, len(tasks), 1, len(tasks))
+        numbers = self.session.range(0, len(tasks), 1, partitions or len(tasks))
         yield from _collected(numbers.mapInArrow(Run(stage, [pickle.dumps(task) for task in tasks]).tasks, ANSWER))
 
     def _parquet(self, table: Table, paths: Sequence[Path]) -> DataFrame:

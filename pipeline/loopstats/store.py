@@ -115,6 +115,10 @@ class Snapshot:
             if f.name == name and (bucket is None or f.bucket == bucket)
         ]
 
+    def count_rows(self, name: str) -> int:
+        """Rows of table `name`, without opening a file."""
+        return sum(f.count_rows for f in self.files if f.name == name)
+
     @property
     def max_bucket_bytes(self) -> int:
         """Size of the records of the largest bucket: what a worker of a cluster has to hold (docs/scale.md)."""
