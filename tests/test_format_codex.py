@@ -394,3 +394,12 @@ def test_an_output_that_is_an_object_keeps_its_exit_code() -> None:
     )
     assert as_object.outcomes() == [("shell", "failure", None)]
     assert as_object.results[CALL_A] == as_text.results[CALL_A]
+
+
+def test_two_rollouts_in_one_file_stay_two() -> None:
+    other = meta() | {"payload": meta()["payload"] | {"id": "11111111-0000-7000-8000-000000000002", "cwd": "/other"}}
+    lines = [meta(), call(CALL_A), output(CALL_A, exited(2)), other, call(CALL_B), output(CALL_B, exited(0))]
+    fed = feed(Codex(), lines)
+    assert [row["session_id"] for row in fed.calls] == [meta()["payload"]["id"], other["payload"]["id"]]
+    assert [word for _, word, _ in fed.outcomes()] == ["failure", "success"]
+    assert fed.folds == {}

@@ -129,6 +129,10 @@ class CodexReader(Reader):
             item.get("session_id"),
         )
         parent = next((text for text in map(as_str, named) if text and text != own), None)
+        known = self.state.get("session")
+        if known not in (None, own) and self.state.get("calls") and self.state.get("root") == known:
+            # no fork, whose metadata stands together before its history: two files that were put together
+            self.state.clear()
         if self.state.get("session") is not None:
             # the copied history of a fork brings the metadata of its forebears along
             if own != self.state["session"]:
