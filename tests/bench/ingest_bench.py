@@ -1,6 +1,7 @@
 """What reading costs, beside DuckDB and a plain json loop, all on the same files in one run: ratios and a verdict.
 
-`python tests/bench/ingest_bench.py [SMALL_MB LARGE_MB]` (default 200 and 800; the promises are about 1024 and 4096).
+`python tests/bench/ingest_bench.py [SMALL_MB LARGE_MB]` (default 200 and 800; the promises are about 1024 and 4096);
+the logs go to the folder for temporary files (`TMPDIR`), which needs room for both sizes together.
 Every contestant runs in a process of its own, they take turns, and each is told by its best time: processor seconds
 where one core works, seconds by the clock where two do. DuckDB's raw scan only finds the lines; its typed extraction
 and the json loop give the same calls as ours, row by row, or the benchmark fails. Ours does all that the lake needs:
@@ -193,6 +194,7 @@ def main(small_mb: int, large_mb: int, rounds: int = ROUNDS) -> int:
             print(f"  {contestant:28} {told['cpu']:8.2f} cpu-s {told['wall']:8.2f} s {told['rss']:7.0f} MB resident")
         one, two = best["ours, one worker"], best["ours, two workers"]
         at_large = started("ours, two workers", large)
+        assert at_large["digest"] == started("json loop", large)["digest"], "not the same calls in the larger folder"
         loop = best["json loop"]["cpu"]
         kept = [
             row("speed, one worker : DuckDB lines on one thread", best["DuckDB lines, one thread"]["cpu"] / one["cpu"], 0.60, True),
