@@ -134,7 +134,7 @@ def test_a_time_that_no_calendar_of_ours_has_is_text(value: str, lake: str, tmp_
 
 
 ENDLESS = "select count(*) from range(10000000) a, range(10000000) b where a.range = b.range + 1.5 * a.range"
-DEAF = "select max(list_sum(range(a.range * 0 + 100000000))) from range(1000) a"
+DEAF = "select levenshtein(repeat('ab', 200000), repeat('ba', 200000))"
 """One ends when it is told to, the other's function looks at nothing until it is done."""
 
 

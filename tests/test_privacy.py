@@ -23,7 +23,7 @@ from emitting import Fed, feed
 from harvest import Input, fed, inputs, leaves, replaced
 from hostile import files_below, hook_in_process, native_log, run
 from lines import ingest, tables_of
-from loopstats import cli, collector, output, query, store
+from loopstats import cli, collector, failures, output, query, store
 from loopstats.formats import kept_state
 from loopstats.formats.codex import Codex
 from loopstats.store import Lake
@@ -83,6 +83,13 @@ def places(name: str) -> list[tuple[Input, tuple[Any, ...], str]]:
 def test_the_formats_are_there() -> None:
     assert len(NAMES) >= 22
     assert sum(len(places(name)) for name in NAMES) > 500
+
+
+@pytest.mark.parametrize("before", ["", "ssh: refused\n", "Error: bad key\n"])
+@pytest.mark.parametrize("after", ["", "\n-----END RSA PRIVATE KEY-----", "\n-----END RSA PRIVATE KEY-----\nError: no"])
+def test_no_line_of_a_key_is_the_line_that_tells_what_went_wrong(before: str, after: str) -> None:
+    line = failures.salient_line(f"{before}-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n{CANARY}{after}")
+    assert line and CANARY not in line
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1386,6 +1386,8 @@ def salient_line(text: str) -> str:
     A runner's summary speaks for its output, a traceback for a program that died; where a text holds both, the later
     one does, for a runner prints the tracebacks that it caught above its summary.
     """
+    if "-----BEGIN" in text:  # a key has many lines, of which none may be taken alone
+        text = _cut_out(_rx("secret_pem"), text, _lowered(text), "<secret>")
     return _salient_again(text) if len(text) <= MEMO_RESULT else _salient("\n" + clean(text))
 
 

@@ -156,10 +156,9 @@ def head_of(name: str, data: bytes, whole: Callable[[], bytes | None]) -> tuple[
             is_object = may_hold_object(line)
             # A document with a list's items one a line: lines that are objects stand between lines that are none.
             is_within = is_within or (is_begun and (not is_object or line.rstrip().endswith(b",")))
-            if not is_object:
-                continue
-            with contextlib.suppress(Reject):
-                records.extend(decode_line(line)[0])
+            if is_object:
+                with contextlib.suppress(Reject):
+                    records.extend(decode_line(line)[0])
             is_begun = is_begun or (number == 0 and not records)
             if len(records) >= HEAD_RECORDS:
                 break

@@ -14,20 +14,10 @@ class Acme(Format):
 class AcmeReader(Reader):
     def read(self, record, emit: Emit) -> None:  # one JSON line
         if record.get("kind") == "call":
-            emit.call(
-                session=record["run"],
-                call_id=record["id"],
-                tool=record["tool"],
-                arguments=record.get("args"),
-                ts=record.get("at"),
-            )
+            emit.call(session=record["run"], call_id=record["id"], tool=record["tool"], arguments=record.get("args"),
+                      ts=record.get("at"))
         elif record.get("kind") == "result":
-            emit.result(
-                session=record["run"],
-                call_id=record["id"],
-                text=record.get("text"),
-                is_error=record.get("failed"),
-                ts=record.get("at"),
-            )
+            emit.result(session=record["run"], call_id=record["id"], text=record.get("text"),
+                        is_error=record.get("failed"), ts=record.get("at"))
         else:
             emit.nothing(as_str(record.get("kind")) or "no kind")
