@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from emitting import HOSTILE, Fed, feed, feed_document
+from lines import ingest, tables_of
 from loopstats.formats import Head
 from loopstats.formats.openhands import OpenHands, OpenHandsCompletions, OpenHandsEvents, OpenHandsV1
 
@@ -411,3 +412,23 @@ def test_a_v1_observation_may_tell_its_failure_elsewhere(answer: dict[str, Any],
     asked, answered = _read(_write(tmp_path / "c", [V1[1], observed]))
     asked.rows["result"] = answered.rows["result"]
     assert [outcome for _, outcome, _ in asked.outcomes()] == [expected]
+
+
+@pytest.mark.parametrize("seconds", [None, [7] * 12, [11 - n for n in range(12)], [None, 5] * 6])
+def test_event_files_stand_in_the_order_of_their_numbers(seconds: list[int | None] | None, tmp_path: Path) -> None:
+    events = []
+    for number in range(12):
+        call, is_call = f"call_{number // 2}", number % 2 == 0
+        event = _event("ActionEvent" if is_call else "ObservationEvent", 0, id=f"e{number}", tool_call_id=call)
+        event |= (
+            {"tool_name": "terminal", "action": {"command": f"make t{number // 2}"}}
+            if is_call
+            else {"observation": {"is_error": True, "exit_code": 2, "content": [{"type": "text", "text": "boom"}]}}
+        )
+        second = None if seconds is None else seconds[number]
+        event["timestamp"] = None if second is None else f"2026-01-01T00:00:{second:02d}"
+        events.append(event)
+    _write(tmp_path / "c" / "events", events)
+    ingest(tmp_path / "lake", tmp_path / "c")
+    steps = tables_of(tmp_path / "lake")["steps"].sort("step")
+    assert steps["call_id"].to_list() == [f"call_{number}" for number in range(6)]

@@ -523,8 +523,8 @@ def _read_container(
     count_rejected = sum(1 for reject in rejects if reject[1])
     count = emit.lines_used + sum(emit.nothing_types.values()) + sum(emit.fold_reasons.values()) + count_rejected
     row |= {
-        "order_us": emit.first_ts,
-        "order_sha256": hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
+        "order_us": None if emit.place else emit.first_ts,
+        "order_sha256": emit.place + hashlib.sha256(body.split(b"\n", 1)[0]).hexdigest(),
         "count_lines": count,
         "count_carrying": emit.lines_used,
         "nothing_types": _dump(emit.nothing_types),

@@ -200,6 +200,11 @@ class Emit:
         self.lines_used = 0
         self.rejects: list[tuple[int, str]] = []
         self.first_ts: int | None = None
+        self.place = ""
+
+    def stand(self, number: int) -> None:
+        """This container is file `number` of its session, for a log that numbers its files: no time moves it."""
+        self.place = f"{number:020d}:"
 
     def at(self, line: int) -> None:
         """Begin record number `line` (1-based); what was emitted for the one before is kept."""

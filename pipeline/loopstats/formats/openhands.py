@@ -3,7 +3,8 @@
 A room of its own because one agent has four ways of writing a run. V0 events pair by `cause`, the oldest by position;
 a failed edit is an ordinary observation whose text begins with ERROR; exit code -1 means that the command still runs.
 The logged model calls repeat the whole history in every file, so their calls carry the ids of the model as identity.
-V1 writes a file per event without any id of the conversation: see `conversation`.
+V1 writes a file per event without any id of the conversation: see `conversation`. The files' numbers are its order,
+since events may have one time or none.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ NO_ARGUMENT = frozenset(
 STILL_RUNNING = -1
 LONG_ID = 16
 FIRST_TURN_WITHIN = 64
+EVENT_FILE = re.compile(r"event-([0-9]{1,18})[-.]", re.ASCII)
 EVENT_KINDS = frozenset(
     {
         "SystemPromptEvent",
@@ -529,6 +531,9 @@ class OpenHandsV1Reader(Reader):
         if kind not in ("ActionEvent", "ObservationEvent", "AgentErrorEvent", "UserRejectObservation"):
             emit.nothing(kind or "base_state")
             return
+        numbered = EVENT_FILE.match(self.source.name)
+        if numbered is not None:
+            emit.stand(int(numbered[1]))
         try:
             session = conversation(str(Path(self.source.path).parent))
         except Reject:
