@@ -291,6 +291,41 @@ def test_the_last_line_waits_until_it_is_whole(tmp_path: Path) -> None:
     assert [reject[1::2] for reject in rejects_of(tmp_path / "lake")] == [(3, "truncated")]
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
+@pytest.mark.parametrize("whole", [b'{"config": {"a": 1}}', b'[{"config": 1}]', b"[1, 2]", b' {"config": 1} '])
+def test_a_whole_document_of_no_known_format_does_not_wait(tmp_path: Path, name: str, whole: bytes) -> None:
+    log = write(tmp_path / "logs" / name, whole[:5], end=b"")
+    ingest(tmp_path / "lake", log)
+    assert (source_of(tmp_path / "lake")["count_waiting"], rejects_of(tmp_path / "lake")) == (1, [])
+    write(log, whole, end=b"")
+    ingest(tmp_path / "lake", log)
+    assert source_of(tmp_path / "lake")["count_waiting"] == 0
+    assert rejects_of(tmp_path / "lake") == [(name, 0, 0, "unknown_format")]
+
+
+def test_a_first_line_of_no_known_format_may_be_followed_by_one_that_is(tmp_path: Path) -> None:
+    log = write(tmp_path / "logs" / "a.jsonl", b'{"config": 1}', end=b"")
+    ingest(tmp_path / "lake", log)
+    with log.open("ab") as file:
+        file.write(b"\n" + step("s", "one") + b"\n")
+    ingest(tmp_path / "lake", log)
+    assert calls_of(tmp_path / "lake") == ["one"]
+    assert "unknown_format" not in [reject[3] for reject in rejects_of(tmp_path / "lake")]
+
+
+@pytest.mark.parametrize("last", [b"[1, 2]", b'"text"', b"null", b"42"])
+def test_a_last_line_that_is_no_object_does_not_wait(tmp_path: Path, last: bytes) -> None:
+    log = write(tmp_path / "logs" / "a.json", step("s", "one"), last, end=b"")
+    ingest(tmp_path / "lake", log)
+    assert tallies(tmp_path / "lake") == {"read": 2, "used": 1, "waiting": 0, "rejected": 1}
+    for piece in (b"7", b"\n" + step("s", "two") + b"\n"):
+        with log.open("ab") as file:
+            file.write(piece)
+        ingest(tmp_path / "lake", log)
+    assert calls_of(tmp_path / "lake") == ["one", "two"]
+    assert [reject[1::2] for reject in rejects_of(tmp_path / "lake")] == [(2, "not_an_object")]
+
+
 def test_a_repaired_last_line_needs_no_newline(tmp_path: Path) -> None:
     repaired = raw(model=b'"a\tb"').replace(b"SESSION", b"s")
     log = write(tmp_path / "logs" / "a.jsonl", step("s", "one"), repaired, end=b"")

@@ -227,7 +227,8 @@ def read_source(
             digest = hashlib.sha256(raw_head).hexdigest()
             unknown = [(source_id, 0, 0, reason, digest)] if reason else []
             row |= {"size_bytes": found.size_bytes, "mtime_ns": found.mtime_ns}
-            if reason == "unknown_format" and capped is None and b"\n" not in raw_head:
+            is_whole = head.document is not None
+            if reason == "unknown_format" and capped is None and b"\n" not in raw_head and not is_whole:
                 return Reading(row | {"count_waiting": 1}, {})
             return Reading(row, {}, unknown)
         fmt = fmt_or_none
@@ -417,7 +418,8 @@ def _read_lines(
         try:
             objects, kinds = decode_line(line)
         except Reject as error:
-            if not has_newline and capped is None:
+            # Of a line that is no object nothing that is added makes one.
+            if not has_newline and capped is None and error.reason != "not_an_object":
                 waiting = 1
                 number -= 0 if is_open else 1
                 break
