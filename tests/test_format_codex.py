@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emitting import HOSTILE, feed, head_of
+from lines import ingest, tables_of
 from loopstats.formats.codex import Codex, read_output
 
 CALL_A, CALL_B, CALL_C = "call_aaaaaaaaaaaaaaaaaaaa", "call_bbbbbbbbbbbbbbbbbbbb", "call_cccccccccccccccccccc"
@@ -201,6 +203,36 @@ def test_an_event_repeats_the_item_and_adds_only_what_it_lacks() -> None:
     stated = feed(Codex(), [meta(), call(CALL_A), end, output(CALL_A, exited(0))])
     assert stated.outcomes() == [("shell", "success", None)]
     assert stated.nothing == {"event_msg/exec_command_end": 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [
+        ({"type": "exec_command_end", "exit_code": 4, "stderr": "error: boom"}, 4),
+        (
+            {"type": "mcp_tool_call_end", "result": {"Ok": {"isError": True, "content": [{"text": "error: boom"}]}}},
+            None,
+        ),
+        ({"type": "mcp_tool_call_end", "result": {"Err": "error: boom"}}, None),
+    ],
+)
+@pytest.mark.parametrize("is_grown", [False, True])
+def test_an_event_after_the_output_adds_what_the_output_lacks(
+    event: dict[str, Any], code: int | None, is_grown: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "logs" / "rollout.jsonl"
+    log.parent.mkdir()
+    lines = [meta(), call(CALL_A), output(CALL_A, "text alone"), call(CALL_B), output(CALL_B, exited(0))]
+    lines += [line("event_msg", event | {"call_id": CALL_A}), line("event_msg", event | {"call_id": CALL_B})]
+    for upto in (3, len(lines)) if is_grown else (len(lines),):
+        log.write_text("".join(json.dumps(record) + "\n" for record in lines[:upto]))
+        ingest(tmp_path / "lake", log)
+    steps = tables_of(tmp_path / "lake")["steps"].sort("step")
+    assert steps.select("call_id", "outcome", "exit_code", "message").rows() == [
+        (CALL_A, "failure", code, "error: boom"),
+        (CALL_B, "success", 0, None),
+    ]
+    assert steps["signature"][0] is not None
 
 
 def test_a_call_that_only_an_event_tells_of_is_a_step() -> None:

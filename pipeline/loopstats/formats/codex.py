@@ -88,7 +88,8 @@ class CodexReader(Reader):
     the same in a session and all its forks), `total` (usage so far), `turn` (number of the model turn), `order`
     (`before` where a token count precedes the items of its response, as until 0.3x, else `after`), `is_busy` (items of
     the model since the last boundary), `is_answered` (a result since the last call), `calls` (recent ids), `ends`
-    (facts of end events that wait for their item), `count` (calls without an id).
+    (facts of end events that wait for their item), `undecided` (calls whose output tells no outcome, which an end event
+    may still tell), `count` (calls without an id).
     """
 
     def read(self, record: dict[str, Any], emit: Emit) -> None:
@@ -254,6 +255,10 @@ class CodexReader(Reader):
         extra = as_dict(self.state.get("ends")).pop(call_id, None)
         if extra is not None and not outcome.has_fact:
             outcome.exit_code, outcome.is_error = extra[0], extra[1]
+        if not outcome.has_fact:
+            undecided = self.state.setdefault("undecided", [])
+            undecided.append(call_id)
+            del undecided[:-REMEMBERED_CALLS]
         emit.result(
             session=session,
             call_id=call_id,
@@ -289,6 +294,24 @@ class CodexReader(Reader):
             return
         exit_code, is_error = _end_facts(item)
         duration = _milliseconds(item.get("duration"))
+        outcome = Outcome()
+        outcome.exit_code, outcome.is_error, outcome.duration_ms = exit_code, is_error, duration
+        result = as_dict(item.get("result"))
+        outcome.text = text_of(
+            item.get("aggregated_output") or [item.get("stdout"), item.get("stderr")]
+            if item["type"] in ("exec_command_end", "patch_apply_end")
+            else result.get("Ok")
+            or result.get("Err")
+            or item.get("result")
+            or item.get("error")
+            or item.get("content_items")
+        )
+        undecided = as_list(self.state.get("undecided"))
+        if call_id in undecided and outcome.has_fact:
+            # the last record of a result gives its facts
+            undecided.remove(call_id)
+            self._emit_result(self._session(), call_id, outcome, ts, emit)
+            return
         if call_id in as_list(self.state.get("calls")):
             ends = self.state.setdefault("ends", {})
             ends[call_id] = [exit_code, is_error, duration]
@@ -300,13 +323,6 @@ class CodexReader(Reader):
         session = self._session()
         tool, arguments, workdir = _tool_of_end(item)
         self._emit_call(session, call_id, tool, arguments, workdir, ts, emit)
-        outcome = Outcome()
-        outcome.exit_code, outcome.is_error, outcome.duration_ms = exit_code, is_error, duration
-        outcome.text = text_of(
-            item.get("aggregated_output") or [item.get("stdout"), item.get("stderr")]
-            if item["type"] in ("exec_command_end", "patch_apply_end")
-            else item.get("result") or item.get("error") or item.get("content_items")
-        )
         self._emit_result(session, call_id, outcome, ts, emit)
 
     def _count(self, item: dict[str, Any], ts: Any, label: str, emit: Emit) -> None:
