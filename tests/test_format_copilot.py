@@ -62,6 +62,30 @@ def test_calls_results_turns_and_subagents() -> None:
     assert fed.nothing == {"hook.start": 1}
 
 
+@pytest.mark.parametrize(
+    ("tool", "text", "expected"),
+    [
+        ("bash", "make: boom\n<exited with exit code 2>", ("failure", 2)),
+        ("powershell", "fine\n<exited with exit code 0>\n", ("success", 0)),
+        ("bash", "<exited with exit code 1>", ("failure", 1)),
+        ("bash", "<exited with exit code 1>\nsays the manual", ("success", None)),
+        ("bash", "it <exited with exit code 1>", ("success", None)),
+        ("view", "a\n<exited with exit code 1>", ("success", None)),
+    ],
+)
+def test_the_exit_code_of_a_command_stands_behind_its_output(
+    tool: str, text: str, expected: tuple[str, int | None]
+) -> None:
+    asked = _event("tool.execution_start", toolCallId="c9", toolName=tool, arguments={"command": "make", "path": "a"})
+    answered = _event("tool.execution_complete", toolCallId="c9", success=True, result={"content": text})
+    first = feed(Copilot(), [START, asked])
+    fed = feed(Copilot(), [answered], state=first.state, pending=first.pending, first_line=3)
+    fed.rows["call"] = first.calls
+    assert ([word for _, word, _ in fed.outcomes()][0], fed.results["c9"]["exit_code"]) == expected
+    if expected[1] == 2:
+        assert fed.results["c9"]["message"] == "make: boom"
+
+
 def test_reading_on_from_the_middle_gives_the_same() -> None:
     whole = feed(Copilot(), LOG)
     first = feed(Copilot(), LOG[:2])

@@ -1,11 +1,13 @@
 """GitHub Copilot CLI `events.jsonl`: one event per line, joined by the id of the tool call.
 
-A room of its own because only the first line names the session, and a message repeats the calls that the events hold.
+A room of its own because only the first line names the session, a message repeats the calls that the events hold, and
+a command's exit code stands only behind its output, beside `success`.
 Experimental: only samples written by a tool author stand behind it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 from loopstats.errors import Reject
@@ -27,6 +29,9 @@ from loopstats.formats.pairing import parsed
 
 FAMILIES = ("session.", "tool.", "assistant.", "user.", "subagent.", "hook.", "system.")
 DENIED = frozenset({"denied", "rejected", "permission_denied"})
+SHELLS = ("bash", "powershell", "shell")
+EXITED = re.compile(r"(?:\A|\n)<exited with exit code (-?[0-9]{1,9})>[ \t\r\n]*\Z", re.ASCII)
+EXIT_TAIL = 200
 REMEMBERED = 512
 
 
@@ -49,7 +54,7 @@ class Copilot(Format):
         return 85 if likely and 2 * len(likely) >= len(head.records) else 0
 
     def reader(self, source: Source, state: dict[str, Any] | None = None) -> Reader:
-        """A reader that keeps the session and the turns of the calls that wait."""
+        """A reader that keeps the session, the turns of the calls that wait and which of these are shell calls."""
         return CopilotReader(source, state)
 
 
@@ -94,6 +99,10 @@ class CopilotReader(Reader):
         if not call_id or not tool:
             raise Reject("call_without_id")
         turns = as_dict(self.state.get("turns"))
+        if tool.endswith(SHELLS):
+            shells = self.state.setdefault("shells", [])
+            shells.append(call_id)
+            del shells[:-REMEMBERED]
         emit.call(
             session=self._session(record),
             agent=as_str(data.get("parentToolCallId")),
@@ -113,13 +122,21 @@ class CopilotReader(Reader):
         facts: dict[str, Any] = {"is_error": None if success is None else not success}
         if success is False and error.get("code") in DENIED:
             facts = {"outcome": "vetoed", "reason": "user"}
+        text = text_of(data.get("error")) or text_of(data.get("result"))
+        shells = as_list(self.state.get("shells"))
+        if call_id in shells:
+            shells.remove(call_id)
+            exited = EXITED.search(text, max(0, len(text) - EXIT_TAIL))
+            if exited is not None and "outcome" not in facts:
+                facts["exit_code"] = int(exited[1])
+                text = text[: exited.start()]
         metrics = as_dict(as_dict(data.get("toolTelemetry")).get("metrics"))
         emit.result(
             session=self._session(record),
             agent=as_str(data.get("parentToolCallId")),
             call_id=call_id,
             ts=ts,
-            text=text_of(data.get("error")) or text_of(data.get("result")),
+            text=text,
             duration_ms=as_int(metrics.get("durationMs")),
             **facts,
         )
