@@ -146,6 +146,36 @@ def test_simulations_keep_the_users_calls_apart() -> None:
     assert (fact["solved"], fact["ending"]) == (False, "cap")
 
 
+def _tool_messages(*answers: tuple[str, bool]) -> list[dict[str, object]]:
+    return [{"role": "tool", "id": log_id, "error": is_error, "content": "x"} for log_id, is_error in answers]
+
+
+@pytest.mark.parametrize("ids", [("", ""), ("c1", "c2"), ("c1", "c1")])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_results_with_an_empty_id_answer_the_calls_before_them_in_order(ids: tuple[str, str], is_nested: bool) -> None:
+    def asked(*names: str) -> dict[str, object]:
+        calls = [{"id": log_id, "name": name, "arguments": {}} for log_id, name in zip(ids, names, strict=True)]
+        return {"role": "assistant", "tool_calls": calls}
+
+    is_last_named = "c2" in ids
+    answers = _tool_messages(("c3" if is_last_named else "", True), ("", False))
+    named = {"id": "c3", "name": "get_c", "arguments": {}}
+    last = asked("get_a", "get_b")
+    if is_last_named:
+        last["tool_calls"] = [*last["tool_calls"], named]  # type: ignore[misc]
+    messages: list[dict[str, object]] = [
+        asked("lost", "lost_too"),
+        {"role": "assistant", "content": "sorry"},
+        *_tool_messages(("", True)),
+        last,
+        *([{"role": "tool", "tool_messages": answers}] if is_nested else answers),
+    ]
+    fed = feed_document(Tau2Bench(), {"simulations": [{"id": "s", "messages": messages}]})
+    words = {tool: word for tool, word, _ in fed.outcomes()}
+    told = {"get_a": "success", "get_c": "failure"} if is_last_named else {"get_a": "failure", "get_b": "success"}
+    assert words == {"lost": "unknown", "lost_too": "unknown", "get_b": "unknown"} | told
+
+
 @pytest.mark.parametrize(
     ("reward", "expected"),
     [(1.0, True), (1, True), (0.999_999_9, True), (0.5, False), (0, False), (None, None), ("1", None), (True, None)],

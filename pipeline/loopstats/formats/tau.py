@@ -1,11 +1,12 @@
 """tau-bench results and tau2-bench simulations: customer service agents whose user is simulated.
 
-A room of its own because of two habits. A model may send one call id again and again within a run, so ids are numbered;
-and in tau2 the simulated user has tools too: those calls are kept with the actor `user`, never as the agent's.
+A room of its own because of three habits. A model may send one call id again and again within a run, so ids are
+numbered; in tau2 a result may have an empty id, and answers the next open call of the message before it; and in tau2 the simulated user has tools too: those calls are kept with the actor `user`, never as the agent's.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, ClassVar
 
 from loopstats.errors import Reject
@@ -135,14 +136,16 @@ class Tau2Reader(Reader):
             project=as_str(as_dict(info.get("environment_info")).get("domain_name")),
         )
         pairing = Pairing()
+        asked: deque[str] = deque()
         for number, message in enumerate(run["messages"]):
             if not isinstance(message, dict):
                 continue
             role = message.get("role")
             if role == "tool":
                 for answer in as_list(message.get("tool_messages")) or [message]:
-                    self._result(as_dict(answer), session, pairing, emit)
+                    self._result(as_dict(answer), session, pairing, asked, emit)
                 continue
+            asked.clear()
             decision = as_str(message.get("turn_idx")) or str(number)
             ts = message.get("timestamp")
             for call in as_list(message.get("tool_calls")):
@@ -150,9 +153,10 @@ class Tau2Reader(Reader):
                 tool = as_str(call.get("name"))
                 if tool:
                     requestor = call.get("requestor") or role
+                    asked.append(pairing.open(as_str(call.get("id")) or f"{number}"))
                     emit.call(
                         session=session,
-                        call_id=pairing.open(as_str(call.get("id")) or f"{number}"),
+                        call_id=asked[-1],
                         tool=tool,
                         arguments=parsed(call.get("arguments")),
                         ts=ts,
@@ -177,12 +181,15 @@ class Tau2Reader(Reader):
             ending=ENDINGS.get(as_str(run.get("termination_reason")) or ""),
         )
 
-    def _result(self, answer: dict[str, Any], session: str, pairing: Pairing, emit: Emit) -> None:
+    def _result(self, answer: dict[str, Any], session: str, pairing: Pairing, asked: deque[str], emit: Emit) -> None:
         log_id = as_str(answer.get("id"))
-        if log_id:
+        call_id = pairing.close(log_id) if log_id else next(iter(asked), None)
+        if call_id:
+            if call_id in asked:
+                asked.remove(call_id)
             emit.result(
                 session=session,
-                call_id=pairing.close(log_id),
+                call_id=call_id,
                 ts=answer.get("timestamp"),
                 text=text_of(answer.get("content")),
                 is_error=as_bool(answer.get("error")),
