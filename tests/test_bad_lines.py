@@ -623,3 +623,24 @@ def test_a_folder_and_a_file_without_permission() -> None:
         rejects = tables["rejects"].select("source_file", "reason").rows()
         found = sorted((Path(file).name, reason) for file, reason in rejects)
         assert found == [("c.jsonl", "permission"), ("closed", "unreadable_folder")]
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("1763000000.25", 1_763_000_000_250_000),
+        (" 1763000000.123456 ", 1_763_000_000_123_456),
+        ("1763000000250.5", 1_763_000_000_250_500),
+        ("1763000000", 1_763_000_000_000_000),
+        (1763000000.25, 1_763_000_000_250_000),
+        ("0.0", None),
+        ("-1763000000.25", None),
+        ("1763000000.", None),
+        ("1763.0.1", None),
+        ("9" * 30 + ".5", None),
+    ],
+)
+def test_epoch_times_may_be_text_with_a_fraction(told: str | float, expected: int | None, tmp_path: Path) -> None:
+    ingest(tmp_path / "lake", write(tmp_path / "logs" / "a.jsonl", step("s", "one", ts=told)))
+    (ts,) = tables_of(tmp_path / "lake")["steps"]["ts"].dt.epoch("us").to_list()
+    assert ts == expected

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
@@ -33,6 +34,7 @@ from loopstats.errors import Reject, UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+EPOCH_WITH_FRACTION = re.compile(r"[0-9]{1,24}\.[0-9]{1,24}", re.ASCII)
 MEMO_SIZE = 4096
 MEMO_TEXT = 256
 FARTHEST_US = 250_000_000_000_000_000  # so far that a maturity can still be added to it
@@ -133,6 +135,8 @@ def _text_us(text: str) -> int | None:
     is_date = stripped[4:5] == "-" and stripped[:4].isdecimal()
     if not is_date and stripped.removeprefix("-").isdecimal() and stripped.isascii():
         return time_us(int(stripped)) if len(stripped) < 25 else None
+    if EPOCH_WITH_FRACTION.fullmatch(stripped):
+        return time_us(float(stripped))
     try:
         parsed = datetime.fromisoformat(stripped)
     except ValueError:
