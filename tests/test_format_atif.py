@@ -80,6 +80,32 @@ def test_results_by_id_else_by_position_within_the_step() -> None:
     ]
 
 
+@pytest.mark.parametrize("source", ["system", "user"])
+def test_a_result_in_a_step_of_another_answers_the_call_that_it_names(source: str) -> None:
+    def told(number: int, *results: dict[str, Any], **more: Any) -> dict[str, Any]:
+        observation = {"results": list(results)}
+        return {"step_id": number, "source": source, "message": "", "observation": observation} | more
+
+    fed = feed_document(
+        Atif(),
+        _trajectory(
+            _step(2, ["a", "b", "c"], [_result("b", "", status="ok")]),
+            told(3, _result("a", "boom", status="error"), _result(None, "of no call", status="error")),
+            told(4, _result("c", "boom"), extra={"tool_result_is_error": True}),
+            _step(5, ["d", "e"], []),
+            told(6, _result("d"), _result("e"), extra={"tool_result_is_error": True}),
+        ),
+    )
+    assert [(row["call_id"], word) for row, (_, word, _) in zip(fed.calls, fed.outcomes(), strict=True)] == [
+        ("a", "failure"),
+        ("b", "success"),
+        ("c", "failure"),
+        ("d", "unknown"),
+        ("e", "unknown"),
+    ]
+    assert len(fed.rows["result"]) == 5
+
+
 def test_the_result_as_it_was_is_preferred_to_the_exporter_s_rendering() -> None:
     metadata = {"raw_tool_result": {"tool_use_id": "a", "content": "boom", "is_error": True}}
     rendered = _step(2, ["a"], [_result("a", "boom\n[stdout]\nboom")], extra={"tool_result_metadata": metadata})

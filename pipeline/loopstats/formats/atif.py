@@ -1,7 +1,8 @@
 """Agent Trajectory Interchange Format (Harbor), versions 1.0 to 1.8, and the `result.json` of a trial.
 
 A room of its own because the core of the format has no error flag: every exporter puts its own into `extra`, and where
-there is none the outcome is unknown, not a success. A result names its call, or stands at its call's place in the step.
+there is none the outcome is unknown, not a success. A result names its call, or stands at its call's place in the step;
+one that names its call may stand in a later step, also of the system.
 The trial's result names no session: it is found in the trajectory that lies beside it.
 """
 
@@ -155,15 +156,18 @@ class _Run:
                 model=self._model,
             )
         metrics = as_dict(step.get("metrics"))
+        pairing = self._pairings.setdefault(agent, Pairing())
         if step.get("source") != "agent":
             self._decision = None
+            self._results(step, extra, agent, ts, pairing, [])
             return
         if metrics or step.get("llm_call_count"):
             # exporters that split a model turn into a step for each call leave usage at its first step
             self._decision = step_id
         if metrics:
             self._turn(metrics, agent, step_id, ts, model)
-        self._calls(step, extra, agent, ts, model)
+        placed = self._calls(step, extra, agent, ts, model, pairing)
+        self._results(step, extra, agent, ts, pairing, placed)
 
     def _turn(self, metrics: dict[str, Any], agent: str | None, step_id: str, ts: Any, model: str | None) -> None:
         extra = as_dict(metrics.get("extra"))
@@ -183,9 +187,15 @@ class _Run:
         )
 
     def _calls(
-        self, step: dict[str, Any], extra: dict[str, Any], agent: str | None, ts: Any, model: str | None
-    ) -> None:
-        pairing = self._pairings.setdefault(agent, Pairing())
+        self,
+        step: dict[str, Any],
+        extra: dict[str, Any],
+        agent: str | None,
+        ts: Any,
+        model: str | None,
+        pairing: Pairing,
+    ) -> list[str]:
+        """Hand on the calls of a step; their log ids, by place."""
         placed: list[str] = []
         for number, call in enumerate(as_list(step.get("tool_calls"))):
             call = as_dict(call)
@@ -205,7 +215,21 @@ class _Run:
                     model=model,
                     cwd=as_str(extra.get("cwd")),
                 )
-        for number, result in enumerate(as_list(as_dict(step.get("observation")).get("results"))):
+        return placed
+
+    def _results(
+        self,
+        step: dict[str, Any],
+        extra: dict[str, Any],
+        agent: str | None,
+        ts: Any,
+        pairing: Pairing,
+        placed: list[str],
+    ) -> None:
+        results = as_list(as_dict(step.get("observation")).get("results"))
+        # what the step itself tells is of one result only
+        about_step = extra if max(len(placed), len(results) if not placed else 0) <= 1 else {}
+        for number, result in enumerate(results):
             result = as_dict(result)
             answered = as_str(result.get("source_call_id")) or (placed[number] if number < len(placed) else None)
             if answered is None:
@@ -214,7 +238,7 @@ class _Run:
             # the exporter for Claude Code repeats its streams in the content; the result as it was stands beside it
             raw = as_dict(as_dict(extra.get("tool_result_metadata")).get("raw_tool_result"))
             text = text_of((raw if as_str(raw.get("tool_use_id")) == answered else result).get("content"))
-            is_error = flag(about, extra if len(placed) <= 1 else {})
+            is_error = flag(about, about_step)
             # Claude Code answers in the tool's place where a call was refused or cut off, and flags that as an error.
             said = verdict(text, True, None)[1] if is_error and self._is_claude_code else {}
             self._emit.result(
