@@ -1,7 +1,8 @@
 """tau-bench results and tau2-bench simulations: customer service agents whose user is simulated.
 
 A room of its own because of three habits. A model may send one call id again and again within a run, so ids are
-numbered; in tau2 a result may have an empty id, and answers the next open call of the message before it; and in tau2 the simulated user has tools too: those calls are kept with the actor `user`, never as the agent's.
+numbered. In tau2 a result may have an empty id: it answers the next open call of the message before it. And there the
+simulated user has tools too: those calls are kept with the actor `user`, never as the agent's.
 """
 
 from __future__ import annotations
