@@ -394,6 +394,20 @@ def test_tools(tool: str, arguments: object, kind: str, target: str | None) -> N
         assert call.targets == ([target] if len(call.targets) < 2 and target else call.targets)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "targets"),
+    [
+        ("Read https://me:pw@H.io/a?k=1#f", ["https://h.io/a"]),
+        ("Sum up https://a.io/x. Then (http://b.io/y), https://a.io/x!", ["https://a.io/x", "http://b.io/y"]),
+        ("word " * 100 + "https://a.io/far", ["https://a.io/far"]),
+        ("private", ["#715dc8493c36"]),
+        ("private words of more than forty characters in all", ["#b607e3967378"]),
+    ],
+)
+def test_of_a_prompt_only_its_urls_are_targets(prompt: str, targets: list[str]) -> None:
+    assert read_call("web_fetch", {"prompt": prompt}, W).targets == targets
+
+
 def test_all_files_of_a_patch_are_targets() -> None:
     text = "*** Begin Patch\n*** Add File: a.py\n+x\n*** Update File: b.py\n*** Move to: c.py\n*** Delete File: d.py\n"
     assert read_call("apply_patch", {"input": text}, W).targets == ["/w/a.py", "/w/b.py", "/w/c.py", "/w/d.py"]

@@ -2003,9 +2003,7 @@ message target to channel
 find_file file_name
 search_dir search_term
 """
-_WRITTEN = frozenset(
-    {"query", "pattern", "regex", "prompt", "search_term", "expression", "description", "command", "label"}
-)
+_WRITTEN = frozenset({"query", "pattern", "regex", "search_term", "expression", "description", "command", "label"})
 _TARGET_KEYS: dict[str, tuple[str, ...]] = {}
 
 
@@ -2084,7 +2082,7 @@ def _tool_targets(tool: str, known: str, arguments: dict[str, Any], cwd: str | N
     for key in _TARGET_KEYS.get(known or tool, ()):
         found_text = _scalar(arguments.get(key))
         if found_text:
-            return [_telling(key, _flat(found_text))]
+            return _asked_for(found_text) if key == "prompt" else [_telling(key, _flat(found_text))]
     names = sorted(str(k) for k in arguments if str(k) == "id" or str(k)[-3:] == "_id")
     for name in names:
         found_text = _scalar(arguments.get(name))
@@ -2101,8 +2099,17 @@ def _telling(key: str, text: str) -> str:
     """
     if key not in _WRITTEN or len(text) <= 40:
         return text
-    url = _rx("url").search(text) if key == "prompt" else None
-    return clean_url(url[0]) if url else "#" + sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+    return _hashed(text)
+
+
+def _asked_for(prompt: str) -> list[str]:
+    """The URLs that a prompt names, each once; without one a hash, since no prompt reaches the lake (METHOD 14)."""
+    found = (clean_url(url.rstrip(".,;:!?")) for url in _rx("url").findall(prompt[:20_000]))
+    return list(dict.fromkeys(found))[:_MAX_TARGETS] or [_hashed(_flat(prompt))]
+
+
+def _hashed(text: str) -> str:
+    return "#" + sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def _flat(text: str) -> str:
