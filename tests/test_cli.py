@@ -131,6 +131,42 @@ def test_no_lake(call: Call, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("command", ["loops", "lift", "drift", "waste", "runs", "tools"])
+def test_an_error_stands_alone(call: Call, tmp_path: Path, command: str) -> None:
+    code, out, err = call(command, at=tmp_path / "none")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("loopstats: no lake at ")
+
+
+@pytest.mark.parametrize("command", [["loops"], ["lift"], ["tools"], ["nightly", "."], ["sql", "select 1"]])
+def test_an_answer_says_once_what_it_is_of_and_before_all_else(call: Call, tmp_path: Path, command: list[str]) -> None:
+    own = small_lake.sample(tmp_path / "lake").root if command[0] == "nightly" else None
+    _, _, err = call(*command, "-v", "--as-of", AS_OF, at=own)
+    head = f"loopstats: as of {AS_OF}"
+    assert err.startswith(head) and err.count(head) == 1, err
+    assert err.splitlines()[1].startswith("loopstats: lake ")
+
+
+def test_without_a_command_the_help_is_shown_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert cli.run_command([]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", text)
+    assert cli.run_command(["-q"]) == 2
+    assert capsys.readouterr().err == "loopstats: Missing command. (see loopstats --help)\n"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_facts_of_the_lake_are_folded_to_the_terminal(call: Call, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    facts = call("lake", "info", "--json")[1]
+    digest = json.loads(facts)["digest"]
+    out = call("lake", "info")[1]
+    assert max(map(len, out.splitlines())) <= width
+    assert digest in out.replace("\n", "")
+
+
 def test_a_damaged_lake_is_a_finding(call: Call, tmp_path: Path) -> None:
     root = small_lake.sample(tmp_path / "lake").root
     (root / "manifest.json").write_text("{")

@@ -7,6 +7,7 @@ this one adds its commands to the `app` of `base`; the order of the imports is t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -70,6 +71,10 @@ def run_command(arguments: list[str] | None = None) -> int:
         given = hoisted(sys.argv[1:] if arguments is None else arguments)
         if ingest.is_answered_unparsed(given):
             return OK
+        if not given:
+            with contextlib.redirect_stdout(sys.stderr):
+                app(args=["--help"], standalone_mode=False, prog_name="loopstats")
+            return USAGE
         result = app(args=given, standalone_mode=False, prog_name="loopstats")
         return result if isinstance(result, int) else OK
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,6 +69,7 @@ class Globals:
     has_progress: bool
     color_flag: str | None
     tz_flag: str | None
+    held: list[str] = field(default_factory=list)
 
     @property
     def user_file(self) -> Path:
@@ -128,8 +129,19 @@ class Globals:
 
     def note(self, text: str) -> None:
         """Talk, unless `--quiet`."""
+        self.release()
         if not self.is_quiet:
             say(text)
+
+    def hold(self, text: str) -> None:
+        """Talk once there is an answer, or other talk of it: what heads an answer is not said before an error."""
+        self.held.append(text)
+
+    def release(self) -> None:
+        """Say what was held."""
+        held, self.held[:] = list(self.held), []
+        for text in held:
+            self.note(text)
 
     @property
     def is_watched(self) -> bool:
@@ -181,6 +193,7 @@ class Answer:
         """Write bytes to the file or to stdout."""
         from loopstats import output
 
+        self.context.release()
         waiting.end()
 
         if self.path is not None:
@@ -342,9 +355,9 @@ def make_interval(context: typer.Context, since: str | None, until: str | None, 
 
     given: Globals = context.obj
     interval = when.resolve(since, until, as_of, given.tz, now_us())
-    given.note(str(interval))
+    given.hold(str(interval))
     if given.is_verbose:
-        given.note(f"lake {given.root}")
+        given.hold(f"lake {given.root}")
     return interval
 
 

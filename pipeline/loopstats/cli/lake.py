@@ -47,12 +47,13 @@ def info(context: typer.Context, format_: Format = None, json: Json = False, out
 
     facts, tables = care.info(Lake(answer.context.root))
     if answer.is_plain_table and answer.path is None:
-        from loopstats.report import safe_text
+        from loopstats.report import wrap
         from loopstats.when import iso
 
+        width = answer.layout().width
         for name, value in facts.items():
             shown = "-" if value is None else iso(int(value.timestamp() * 1_000_000)) if name.endswith("_at") else value
-            sys.stdout.write(f"{name.replace('_', ' ')}: {safe_text(str(shown))}\n")
+            sys.stdout.write(wrap(f"{name.replace('_', ' ')}: {shown}", width) + "\n")
         sys.stdout.write("\n")
     _write(answer, "lake-info", tables, TABLE_COLUMNS, facts)
     if facts["most_files_in_a_bucket"] > MANY_FILES:

@@ -96,6 +96,7 @@ def nightly(
         terms = Nightly()
         context.obj = replace(given, tz_flag=given.tz_flag or "UTC")
     interval = make_interval(context, since, None, as_of)
+    context.obj.release()
     command = working.split_command(told) if (told := on_fail or terms.on_fail) else None
     path = (log or Path(terms.log or given.root / journal.NAME)).absolute()
 
