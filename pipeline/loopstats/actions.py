@@ -1096,7 +1096,7 @@ def _changes_settings(part: Part) -> bool:
 
 
 def _by_sub(part: Part) -> str:
-    default, table = _SUBS[part.program]
+    default, table = _SUBS["kubectl" if part.program == "oc" else part.program]
     sub = part.subcommand
     if _changes_settings(part):
         return "execute"
