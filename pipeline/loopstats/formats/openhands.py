@@ -258,8 +258,8 @@ class _V0:
             action, observation = as_str(event.get("action")), as_str(event.get("observation"))
             if action and action not in NO_CALL and event.get("source", "agent") == "agent":
                 self._call(event, action, number)
-            elif observation and observation not in NO_ANSWER:
-                self._result(event, observation)
+            elif observation and observation not in NO_ANSWER and self._is_answer(event, observation):
+                continue
             elif is_numbered and number > 1:
                 self._emit.nothing(action or observation or "no type")
 
@@ -292,12 +292,13 @@ class _V0:
             self._costs[decision] = total - self._cost_so_far
             self._cost_so_far = total
 
-    def _result(self, event: dict[str, Any], observation: str) -> None:
+    def _is_answer(self, event: dict[str, Any], observation: str) -> bool:
+        """Hand on the result of an open call; False where the event answers none (the error of a malformed call)."""
         cause = as_str(event.get("cause"))
         if cause is None and "id" not in event:
             cause = next(reversed(self._open), None)
         if cause is None or cause not in self._open:
-            return
+            return False
         del self._open[cause]
         extras = as_dict(event.get("extras"))
         text = text_of(event.get("content"))
@@ -331,6 +332,7 @@ class _V0:
             text = text_of(answer) or text
         self._emit.result(session=self._session, call_id=cause, text=text, ts=event.get("timestamp"), **facts)
         self._cwd = _working_dir(event) or self._cwd
+        return True
 
     def turns(self, metrics: dict[str, Any]) -> None:
         """Hand on usage, once for each model response: from the run's metrics, else from its events."""
