@@ -180,7 +180,7 @@ COMMANDS = [
     # wait
     ("sleep 30", "wait", "sleep", "sleep"),
     ("kubectl get pods", "wait", "kubectl", "kubectl get"),
-    ("oc get pods", "wait", "oc", "oc get"),
+    ("oc get pods", "wait", "oc", "oc"),
     ("gh run watch 12", "wait", "gh", "gh run watch"),
     ("tail -f a.log", "wait", "tail", "/w/a.log"),
     ("squeue -u me", "wait", "squeue", "squeue"),
