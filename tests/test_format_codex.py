@@ -235,6 +235,29 @@ def test_an_event_after_the_output_adds_what_the_output_lacks(
     assert steps["signature"][0] is not None
 
 
+def test_an_event_in_a_later_file_of_the_session_adds_what_the_output_lacks(tmp_path: Path) -> None:
+    def at(second: int, record: dict[str, Any]) -> dict[str, Any]:
+        return record | {"timestamp": f"2026-01-02T03:04:{second:02d}Z"}
+
+    end = {"type": "exec_command_end", "call_id": CALL_A, "command": ["make"], "exit_code": 4, "stderr": "error: boom"}
+    files = {
+        "a": [at(1, meta()), at(2, call(CALL_A)), at(3, output(CALL_A, "text alone"))],
+        "b": [at(5, meta()), at(6, line("event_msg", end))],
+    }
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for order in ("ab", "ba"):
+        lake = tmp_path / order
+        for name in order:
+            (logs / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in files[name]))
+            ingest(lake, logs / f"{name}.jsonl")
+        steps = tables_of(lake)["steps"]
+        assert steps.select("call_id", "tool", "outcome", "exit_code", "message").rows() == [
+            (CALL_A, "shell", "failure", 4, "error: boom")
+        ]
+        assert tables_of(lake)["folds"].height == 2
+
+
 def test_a_call_that_only_an_event_tells_of_is_a_step() -> None:
     end = line(
         "event_msg",

@@ -133,7 +133,13 @@ def _in_order(records: pl.LazyFrame, sources: pl.DataFrame) -> pl.DataFrame:
     columns, most of them null, and carrying them through sorts and joins is what costs time and memory.
     """
     content = pl.concat_str([pl.col(name).cast(STR).fill_null("\x00") for name in _SESSION_FACTS], separator="\x1f")
-    narrow = records.select(_PLACED).with_row_index("row").collect()
+    is_told = (
+        (pl.col("type") != "result")
+        | (pl.col("rank") == SPOOL_RANK)
+        | pl.any_horizontal(pl.col("is_error", "exit_code", "outcome_log").is_not_null())
+        | pl.col("is_timeout").fill_null(False)
+    )
+    narrow = records.select(*_PLACED, is_told.alias("is_told")).with_row_index("row").collect()
     told = (
         records.select("type", *_SESSION_FACTS)
         .with_row_index("row")
@@ -163,8 +169,9 @@ def _in_order(records: pl.LazyFrame, sources: pl.DataFrame) -> pl.DataFrame:
 def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Records without copies, in order; the folded lines; and the records of rewritten sources that no one needs.
 
-    Of copies the transcript stands before a spool and that before an export. Of equal sources the one that begins first
-    stands, so that overlapping pieces cannot disorder a run; a source that was rewritten since stands last, silently.
+    Of copies the transcript stands before a spool and that before an export. Of results in equal sources one that tells
+    an outcome stands before one that tells none. Of equal sources the one that begins first stands, so that overlapping
+    pieces cannot disorder a run; a source that was rewritten since stands last, silently.
     In one source a transcript's last record gives the facts at the place of its first, and a spool's first record
     stands (EVENTS: a line seen before is a duplicate). Of a turn's usage the last stands, from the best source that
     tells of turns, at the place of its first.
@@ -198,6 +205,7 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         *same,
         "rank",
         "is_superseded",
+        "is_told",
         "position",
         "spot",
         "order_us",
@@ -211,6 +219,7 @@ def _fold(ordered: pl.DataFrame, shadows: pl.DataFrame) -> tuple[pl.DataFrame, p
         .sort(
             "rank",
             "is_superseded",
+            ~pl.col("is_told"),
             pl.when(is_session).then(pl.col("position")),
             pl.when(is_turn).then(-pl.col("spot")),
             "order_us",
