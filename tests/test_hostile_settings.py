@@ -149,7 +149,7 @@ def test_a_query_without_end_ends_at_its_timeout(text: str, lake: str, tmp_path:
     assert run("-q", "--lake", lake, "sql", "select 1", "--timeout", "60", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("text", [ENDLESS])
+@pytest.mark.parametrize("text", [ENDLESS, DEAF])
 def test_ctrl_c_ends_a_query_without_end(text: str, lake: str, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "loopstats.cli", "--lake", lake, "sql", text]
     with subprocess.Popen(
